@@ -17,7 +17,7 @@ from redis import Redis
 
 from tests.support.harness import eventually
 from tests.support.programs import ROOT
-from tests.workers.conftest import SandboxRun
+from tests.workers.conftest import AUTH, SandboxRun
 from workers.storeapi import Client, Credentials
 from workers.storeapi.errors import AccessDenied, ApiError, TokenRefused
 from workers.storeapi.transport.auth import ClientCredentials, Token
@@ -156,11 +156,18 @@ def test_new_credentials_do_not_use_the_token_of_the_old_ones(sandbox: SandboxRu
         Client(url, auth=wrong, store="demo", redis=redis, allow_private=True).products.get(1)
 
 
-@pytest.mark.parametrize("style", ["basic", "body"])
-def test_the_sandbox_accepts_both_styles_of_credentials(sandbox: SandboxRun, style: Any) -> None:
+@pytest.mark.parametrize("style", ["basic", "body", "json"])
+def test_the_sandbox_accepts_every_style_of_credentials(sandbox: SandboxRun, style: Any) -> None:
     url = f"http://127.0.0.1:{sandbox.port}"
     auth = Credentials(f"{url}/oauth/token", "the app", "s&cret:+%", style)
     assert Client(url, auth=auth, allow_private=True).products.get(1).id == 1
+
+
+def test_the_sandbox_answers_with_the_token_where_config_says(make_sandbox: Callable[..., SandboxRun]) -> None:
+    auth = AUTH.replace(" }", ', style = "json", token_path = "data.accessToken" }')
+    sandbox = make_sandbox(auth=auth)
+    assert sandbox.client().products.get(1).id == 1
+    assert sandbox.status()["token_requests"] == 1
 
 
 def test_scope_and_extra_parameters_are_sent() -> None:

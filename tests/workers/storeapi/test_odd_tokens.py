@@ -263,9 +263,12 @@ def test_every_process_waits_as_long_as_retry_after_says(around: Around, redis: 
         assert caught.value.retry_after is not None
         assert 890 < caught.value.retry_after <= 900
     alone = around.source("429-long", None)
+    errors = []
     for _ in range(3):
         with pytest.raises(TokenUnreachable, match="asks to wait 900 s") as caught:
             alone.bearer(until=time.monotonic() + 10)
+        errors.append(caught.value)
+    assert len(set(map(id, errors))) == 3, "an error that is raised again would keep the frames of each call"
     assert around.server.requests["429-long"] == asked + 2
 
 

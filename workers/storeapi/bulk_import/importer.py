@@ -173,15 +173,19 @@ class Importer:
 
     def _finish(self, done: ImportProgress) -> None:
         self._close_index()
-        with open(self.finished_file, "ab") as file:
-            finished = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-            about = {"file_hash": done.file_hash, "operation": done.operation, "rows": done.rows, "finished": finished}
-            file.write(orjson.dumps(about) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        if done.rows > done.refused:
+            self._note_import(done)
         self.progress_file.unlink(missing_ok=True)
         if not done.refused:
             self.report_file.unlink()
+
+    def _note_import(self, done: ImportProgress) -> None:
+        finished = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        about = {"file_hash": done.file_hash, "operation": done.operation, "rows": done.rows, "finished": finished}
+        with open(self.finished_file, "ab") as file:
+            file.write(orjson.dumps(about) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def _save(self, done: ImportProgress) -> None:
         """Replace the file atomically: after a crash it holds the old progress or the new one."""

@@ -163,7 +163,8 @@ def app_registration(config: Config, store: str) -> AppRegistration:
         own = AppRegistration("", "", token) if token else AppRegistration()
         return replace(own, header=auth.header, scheme=auth.scheme)
     path = urlsplit(auth.url).path or AppRegistration.path
-    return AppRegistration(auth.client_id, auth.client_secret.get_secret_value(), token, path, auth.header, auth.scheme)
+    secret = auth.client_secret.get_secret_value()
+    return AppRegistration(auth.client_id, secret, token, path, auth.header, auth.scheme, auth.token_path)
 
 
 def _require_own_credentials(config: Config, store: str) -> None:

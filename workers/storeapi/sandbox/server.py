@@ -194,7 +194,9 @@ def _route(app: Flask, api: SandboxApi, operation: Operation, do: OperationFunct
 
 
 def _token(tokens: TokenIssuer) -> Response:
-    status, body = tokens.issue(request.headers.get("authorization", ""), request.form.to_dict())
+    given = request.get_json(silent=True) if request.is_json else None
+    form = given if isinstance(given, dict) else request.form.to_dict()
+    status, body = tokens.issue(request.headers.get("authorization", ""), form)
     return Response(orjson.dumps(body), status, {"cache-control": "no-store"}, mimetype="application/json")
 
 

@@ -23,6 +23,7 @@ class AppRegistration:
     path: str = "/oauth/token"
     header: str = "authorization"
     scheme: str = "Bearer"
+    token_path: str = "access_token"  # noqa: S105
 
 
 class TokenIssuer:
@@ -40,8 +41,12 @@ class TokenIssuer:
         token, life = secrets.token_urlsafe(24), self._shop.misbehaviour.seconds("token_life")
         self._shop.state.execute("INSERT INTO tokens VALUES (?, ?)", token, time.time() + life)
         claimed = self._shop.misbehaviour.seconds("token_claims")
-        body = {"access_token": token, "token_type": "Bearer", "expires_in": int(claimed)}
-        return 200, body | ({"scope": form["scope"]} if "scope" in form else {})
+        *above, name = self._app.token_path.split(".")
+        body: dict[str, Any] = {name: token, "token_type": "Bearer", "expires_in": int(claimed)}
+        body |= {"scope": form["scope"]} if "scope" in form else {}
+        for outer in reversed(above):
+            body = {outer: body}
+        return 200, body
 
     @property
     def header(self) -> str:

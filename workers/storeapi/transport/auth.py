@@ -118,7 +118,7 @@ class ClientCredentials:
         self._lock = threading.Lock()
         self._value = ""
         self._fresh_until = 0.0
-        self._pause: tuple[float, TokenUnreachable] | None = None
+        self._paused_until, self._paused_by = 0.0, ""
 
     def bearer(self, *, refused: str = "", until: float) -> str:
         with self._lock:
@@ -165,12 +165,13 @@ class ClientCredentials:
         return token.value, token.fresh_for
 
     def _get_own(self, until: float) -> tuple[str, float]:
-        if self._pause is not None and time.monotonic() < self._pause[0]:
-            raise self._pause[1]
+        left = self._paused_until - time.monotonic()
+        if left > 0:
+            raise TokenUnreachable(self._paused_by, sent=False, retry_after=left)
         try:
             token = self._fetch(until)
         except TokenUnreachable as error:
-            self._pause = (time.monotonic() + _pause_ms(error) / 1000, error)
+            self._paused_until, self._paused_by = time.monotonic() + _pause_ms(error) / 1000, error.reason
             raise
         return token.value, token.fresh_for
 
