@@ -15,6 +15,7 @@ from receiver.config.values import (
     AgeAndSize,
     Bounds,
     Duration,
+    FieldPath,
     HeaderName,
     HeaderValue,
     Moment,
@@ -241,6 +242,7 @@ class StoreSettings(Section):
     subscribe: tuple[str, ...] = ()
     url: Url = ""
     max_stored: int = Field(default=0, ge=0)
+    volatile_fields: tuple[FieldPath, ...] = ("updated_at", "modified_at", "date_modified", "date_modified_gmt")
     plugins: dict[str, dict[str, Any]] = {}
 
 

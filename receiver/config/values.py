@@ -199,6 +199,12 @@ def _check_header_value(value: str) -> str:
     return value
 
 
+def _check_field_path(path: str) -> str:
+    if not all(path.split(".")) or path.endswith("*"):
+        raise ValueError('not the path of a field; write "updated_at", "meta.updated_at" or "lines.*.updated_at"')
+    return path
+
+
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 RepeatWindow = Annotated[Duration, AfterValidator(_check_repeat_window)]
 Rate = Annotated[float, BeforeValidator(parse_rate)]
@@ -212,6 +218,7 @@ StoreName = Annotated[str, AfterValidator(_check_store_name)]
 SealingKey = Annotated[SecretStr, AfterValidator(_check_sealing_key)]
 PrivateNetworks = Annotated[bool | tuple[str, ...], BeforeValidator(_check_networks)]
 Moment = Annotated[datetime, AfterValidator(_with_timezone)]
+FieldPath = Annotated[str, AfterValidator(_check_field_path)]
 RecordPath = Annotated[str | tuple[str, ...], PlainValidator(_parse_record_path)]
 HeaderName = Annotated[str, AfterValidator(_check_header_name)]
 HeaderValue = Annotated[str, AfterValidator(_check_header_value)]

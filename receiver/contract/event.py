@@ -155,6 +155,11 @@ class Event:
         """The resource as plain JSON: the product, order or customer, without the store's envelope."""
         return follow(self.payload, self.data_path)
 
+    @property
+    def exact_data(self) -> Any:
+        """The same as `data`, with the numbers that `data` has as floats as exact Decimals."""
+        return follow(self._read(parse_float=Decimal), self.data_path)
+
     @cached_property
     def record(self) -> Record | None:
         """The resource as a Product, Order or Customer, with money as exact Decimals; None if `data` is not an object.
@@ -164,7 +169,7 @@ class Event:
         """
         from receiver.contract.records import record_of
 
-        return record_of(self.topic, follow(self._read(parse_float=Decimal), self.data_path), self.record_map)
+        return record_of(self.topic, self.exact_data, self.record_map)
 
     def _read(self, **options: Any) -> Any:
         try:

@@ -70,6 +70,12 @@ Plugins
     o:r:{store}:{kind}:{id}:{mark}, o:s:{store}:{mark}
                     hash    The same for a resource and for a store, one key for each mark, since each has its own age.
     st:{plugin}:{store}     hash    A plugin's state.
+    written:{plugin}|{store}|{kind}|{id}
+                    hash    A plugin's writes to a resource: name -> "begun ended closed action digest sent echo
+                            follower by", times in us; see lua/own_writes.lua. hops: when events followed them (ms).
+                            Expires.
+    writes          zset    The resources of these by time of the last write (ms). Their number is limited.
+    loops           zset    Those with a suspected loop, by when a run was last delayed (ms). Their number is limited.
 
 The server
     format          string  The number of the format of all this; see redis/data_format.py.
@@ -130,6 +136,8 @@ EVENT = PREFIX + "e:"
 BODY = PREFIX + "b:"
 ONCE = PREFIX + "o:"
 STATE = PREFIX + "st:"
+WRITTEN = PREFIX + "written:"
+LOOPS = PREFIX + "loops"
 READY = PREFIX + "ready:"
 LANES = PREFIX + "lanes"
 LEASED = PREFIX + "leased"

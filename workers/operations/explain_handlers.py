@@ -43,7 +43,7 @@ class HandlerExplanation:
     handler: str
     called: bool
     reason: str
-    """One of: called, running, skipped, dropped, retrying, failed, delayed, paused, limit, absent, waiting,
+    """One of: called, running, skipped, echo, dropped, retrying, failed, delayed, loop, paused, limit, absent, waiting,
     unreadable, probe, not-routed, not-loaded, topic, store, added-later."""
     why: str
     fix: str = ""
@@ -65,17 +65,23 @@ def _with_run(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
             return HandlerExplanation(run.handler, True, "called", f"done, {attempt}{result}")
         case RunStatus.RUNNING:
             return HandlerExplanation(run.handler, True, RunStatus.RUNNING, f"running, attempt {run.attempts + 1}")
-        case RunStatus.DROPPED if run.reason == "skipped":
-            why = f"when: {str(run.result).removeprefix('skipped: ')}"
-            return HandlerExplanation(run.handler, False, "skipped", why)
         case RunStatus.DROPPED:
-            return HandlerExplanation(run.handler, True, RunStatus.DROPPED, f"dropped{result}")
+            return _dropped(run, result)
         case RunStatus.FAILED:
             again = f"storehooks failures replay --event {facts.event.summary.id}"
             called = run.reason not in ("no-such-handler", "lost-worker", "no-body")
             return HandlerExplanation(run.handler, called, RunStatus.FAILED, f"failed, {attempt}: {run.error}", again)
         case RunStatus.WAITING:
             return _waiting(facts, run)
+
+
+def _dropped(run: RunRecord, result: str) -> HandlerExplanation:
+    if run.reason == "skipped":
+        why = f"when: {str(run.result).removeprefix('skipped: ')}"
+        return HandlerExplanation(run.handler, False, "skipped", why)
+    if run.reason == "echo":
+        return HandlerExplanation(run.handler, False, "echo", f'{run.result}; with echo="run" it is called')
+    return HandlerExplanation(run.handler, True, RunStatus.DROPPED, f"dropped{result}")
 
 
 def _waiting(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
@@ -86,6 +92,9 @@ def _waiting(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
         if run.attempts:
             why = f"attempt {run.attempts} failed: {run.error}; the next is due {when}"
             return HandlerExplanation(run.handler, True, "retrying", why)
+        if run.reason in ("loop", "own-write"):
+            reason, fix = ("loop", "storehooks doctor") if run.reason == "loop" else (RunStatus.WAITING, "")
+            return HandlerExplanation(run.handler, False, reason, f"{run.error}; due {when}", fix)
         if run.error:  # it was called, and no attempt was counted
             return HandlerExplanation(run.handler, True, RunStatus.WAITING, f"{run.error}; the next call is due {when}")
         run_here = f"to try it now: storehooks handlers run {run.handler} --event {_id(facts)}"

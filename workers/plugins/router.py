@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from receiver.contract.event import Event
 from receiver.contract.topics import PROBE, matches
@@ -36,6 +36,7 @@ class Handler:
     limit: str | None = None
     queue: str = "default"
     delay: float | str = 0.0
+    echo: str = "drop"
 
     @property
     def own_name(self) -> str:
@@ -93,6 +94,7 @@ class Router:
         limit: str | None = None,
         queue: str = "default",
         delay: float | str = 0.0,
+        echo: Literal["drop", "run"] = "drop",
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Register a handler: the function is called with (event, ctx) for each event of these topics.
@@ -110,6 +112,8 @@ class Router:
         limit    the name of a `[limits.NAME]` in the config: how many runs the other side can take
         queue    the queue whose workers do the runs
         delay    how long after its arrival an event is handled: seconds, or "10m", "2h", "1d"
+        echo     whether the handler is called for the store's event about a write of this plugin itself, by `ctx.api`:
+                 "drop" (not called) or "run"
         name     the handler's name, if it should not be the function's: it stays the same when the function is renamed
         """
 
@@ -126,6 +130,7 @@ class Router:
                     limit=limit,
                     queue=queue,
                     delay=delay,
+                    echo=echo,
                 )
             )
             return function

@@ -97,6 +97,8 @@ def _wrong_options(handler: Handler) -> Iterator[str]:
         yield "has queue='intermediate'; RQ uses that name for a list of its own, so choose another"
     if handler.limit is not None and not isinstance(handler.limit, str):
         yield f"has limit={handler.limit!r}; a limit is the name of a [limits.NAME] in config"
+    if handler.echo not in ("drop", "run"):
+        yield f'has echo={handler.echo!r}; write echo="drop" (the default) or echo="run"'
 
 
 def _wrong_numbers(handler: Handler) -> Iterator[str]:

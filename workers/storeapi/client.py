@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
 
@@ -36,6 +37,7 @@ from workers.storeapi.transport.call_sender import BEARER, ApiCall, CallLimit, C
 from workers.storeapi.transport.guard import AllowedPrivate
 from workers.storeapi.transport.http import HttpSession, check_url, has_dot_segments, origin_of
 from workers.storeapi.transport.rate_limit import ALL_STORES, LocalRateLimiter, SharedRateLimiter
+from workers.storeapi.writes import WriteWatcher, kind_of, writes_in
 
 CALL_SECONDS = 60.0
 
@@ -69,12 +71,14 @@ class Client:
         allow_private: AllowedPrivate = False,
         timeout: float = CALL_SECONDS,
         max_response: int = 32 << 20,
+        watcher: WriteWatcher | None = None,
     ) -> None:
         check_url(base_url, allow_private)
         self.store = store or origin_of(base_url)[1]
         self.catalogue = catalogue or bundled_catalogue()
         self._base = base_url.rstrip("/")
         self._timeout = timeout
+        self._watcher = watcher
         http = HttpSession(allow_private, max_response)
         self._tokens: TokenSource = StaticToken(token)
         if auth is not None and not token:
@@ -112,12 +116,14 @@ class Client:
     ) -> Any:
         """Call an operation of the catalogue. Returns its record, its Pages, or None, as the catalogue says."""
         operation = self.catalogue.get(group, name)
+        named = _resource_named(operation, path, fields)
         target, fields = self._fill_path(operation, path, fields)
         query = {**operation.params, **(query or {}), **self._pop_query_fields(operation, fields)}
         if operation.returns == "many" and operation.method == "GET":
             return self._pages(operation, target, query, timeout)
         content = self._content(operation, body, fields)
-        reply = self._send_operation(operation, target, query, content, idempotency_key, timeout)
+        send = partial(self._send_operation, operation, target, query, content, idempotency_key, timeout)
+        reply = send() if operation.method == "GET" else self._send_watched(operation, named, content, send)
         if operation.returns == "many":
             return self._pages_of(operation, lambda *_: reply, {})
         return None if operation.returns == "none" else self._record(operation, reply)
@@ -227,6 +233,18 @@ class Client:
         call = ApiCall(operation.method, url, headers, content, safe, until, operation.full_name)
         return self._send(call, operation)
 
+    def _send_watched(
+        self, operation: Operation, named: str, content: bytes | None, send: Callable[[], ApiReply]
+    ) -> ApiReply:
+        """Send a write, and notify the watcher before and after it."""
+        if self._watcher is None:
+            return send()
+        with self._watcher.watch(kind_of(operation, self.catalogue), named) as answered:
+            reply = send()
+            sent = exact_json.loads(content) if content else {}
+            answered(writes_in(operation, self.catalogue, named, sent, reply.data))
+        return reply
+
     def _send(self, call: ApiCall, operation: Operation | None) -> ApiReply:
         response = self._sender.send(
             call, lambda failed: error_for(failed, operation, self.catalogue, self.confirmations)
@@ -291,6 +309,12 @@ def _overall_limit(redis: Redis | None, rate: float) -> CallLimit | None:
         return None
     limiter = SharedRateLimiter(redis, ALL_STORES, rate * 0.9)
     return CallLimit("the rate limit of all stores' APIs together", limiter, evenly=True)
+
+
+def _resource_named(operation: Operation, path: tuple[Id, ...], fields: Mapping[str, Any]) -> str:
+    """The id of the resource that a call's path names: its first parameter. Empty if there is none."""
+    names = operation.parameters
+    return str(path[0] if path else fields.get(names[0], "")) if names else ""
 
 
 def _segment(value: Id) -> str:

@@ -13,12 +13,18 @@ from workers.storeapi.catalogue import configured_catalogue
 from workers.storeapi.client import CALL_SECONDS, Client
 from workers.storeapi.transport.auth import Credentials
 from workers.storeapi.transport.call_sender import TokenHeader
+from workers.storeapi.writes import WriteWatcher
 
 REDIS_SECONDS = 5.0
 
 
 def client_for_store(
-    config: Config, store: str, redis: Redis | None = None, *, timeout: float = CALL_SECONDS
+    config: Config,
+    store: str,
+    redis: Redis | None = None,
+    *,
+    timeout: float = CALL_SECONDS,
+    watcher: WriteWatcher | None = None,
 ) -> Client:
     """The client of a store in config. With Redis, all processes share its token and its rate limit."""
     if store not in config.stores:
@@ -41,6 +47,7 @@ def client_for_store(
         overall_rate=config.api.rate_limit,
         allow_private=given.allow_private,
         timeout=timeout,
+        watcher=watcher,
     )
 
 

@@ -1,9 +1,11 @@
-"""Exact JSON: reads amounts as Decimal and integers of any length, and writes them back unchanged."""
+"""Exact JSON: reads amounts as Decimal and integers of any length, writes them back unchanged, and compares them."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -27,6 +29,42 @@ def dumps(value: Any) -> bytes:
         return orjson.dumps(value, default=_to_plain)
     except orjson.JSONEncodeError:
         return orjson.dumps(_with_long_integers(value), default=_to_plain)
+
+
+def digest(value: Any, *, without: Sequence[str] = ()) -> str:
+    """A digest of a document as `loads` returns it: the same for two documents that are equal as JSON.
+
+    The order of keys and the way a number is written do not count (`1.50` is `1.5`); all else does. `without` are paths
+    that are left out, such as `updated_at`, `meta.updated_at` and `lines.*.updated_at`.
+    """
+    text = json.dumps(_comparable(value, [tuple(path.split(".")) for path in without]), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _comparable(value: Any, without: list[tuple[str, ...]]) -> Any:
+    """The document with each text and each number as a marked text, so that "1" and 1 differ."""
+    if isinstance(value, Mapping):
+        left = {name: item for name, item in value.items() if (name,) not in without and ("*",) not in without}
+        return {name: _comparable(item, _below(without, name)) for name, item in left.items()}
+    if isinstance(value, list):
+        return [_comparable(item, _below(without, "*")) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    return f"text {value}" if isinstance(value, str) else f"number {_plain_number(value)}"
+
+
+def _below(without: list[tuple[str, ...]], name: str) -> list[tuple[str, ...]]:
+    return [path[1:] for path in without if path[0] in (name, "*") and path[1:]]
+
+
+def _plain_number(value: int | float | Decimal) -> str:
+    """Digits and exponent, without trailing zeros. `Decimal.normalize` would round to 28 digits."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    sign, digits, exponent = Decimal(str(value)).as_tuple()
+    text = "".join(map(str, digits)).rstrip("0")
+    zeros = len(digits) - len(text)
+    return f"{'-' if sign else ''}{text.lstrip('0')}e{int(exponent) + zeros}" if text else "0"
 
 
 def _to_plain(value: Any) -> Any:

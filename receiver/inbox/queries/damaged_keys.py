@@ -24,6 +24,7 @@ _LOST = {
     "quarantined keyring_version secret_versions changing receivers": _REWRITTEN,
     "data": "without it, hosts report that Redis was replaced, until `storehooks hosts accept`",
     "seen": "without it, hosts report that Redis lacks events, until `storehooks hosts accept`",
+    "writes loops": "without it, suspected loops are not listed, and may be quick again for a moment",
     "n t:{store}": "without it, its counts begin at 0 again",
     "ready:{lane} leased later held:{store}": "without it, the housekeeper puts its runs back within minutes",
     "ix ix:{store}": "without it, its events are handled, but not listed, and not put back if a set is lost",

@@ -87,7 +87,8 @@ class RunRecord:
     error: str | None
     due_at: datetime | None
     reason: str | None = None
-    """Why it ended without a call, or without the handler's error: skipped, lost-worker, no-such-handler, no-body."""
+    """Why it ended without a call, or without the handler's error: skipped, echo, lost-worker, no-such-handler,
+    no-body. Why it waits without a call: loop, own-write."""
 
 
 @dataclass(frozen=True)

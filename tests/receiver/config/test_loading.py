@@ -157,6 +157,10 @@ def test_store_defaults_apply_to_every_store(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[redis]\nurll = ''\n", "config.toml:2: unknown key redis.urll; did you mean url?"),
+        *(
+            (f"[stores.a]\nvolatile_fields = ['{path}']\n" + STORE, "config.toml:2: stores.a.volatile_fields")
+            for path in ("", "a..b", "*", "lines.*", ".a")
+        ),
         ("[recever]\n", "config.toml:1: unknown key recever; did you mean receiver?"),
         ("[stores.a]\nsheme = 'x'\n" + STORE, "config.toml:2: unknown key stores.a.sheme; did you mean scheme?"),
         ("[workers]\nprocesses = 'many'\n", "config.toml:2: workers.processes: Input should be a valid integer"),

@@ -72,6 +72,7 @@ MORE = {
     "retries=True": Broken(on("'*', retries=True"), "shop.py:3", "has retries=True", "write retries="),
     "bad timeout": Broken(on("'*', timeout='1m'"), "shop.py:3", "has timeout='1m'", "write timeout=30"),
     "bad delay": Broken(on("'*', delay='soon'"), "shop.py:3", "has delay='soon'", 'delay="10m"'),
+    "bad echo": Broken(on("'*', echo=False"), "shop.py:3", "has echo=False", 'echo="run"'),
     "bad when": Broken(on("'*', when={'total': '> x'}"), "shop.py:3", "after > comes a number", "> 100"),
     "an async generator": Broken(
         HEAD + "@router.on('*')\nasync def one(event, ctx):\n    yield 1\n",

@@ -10,6 +10,7 @@ from typing import Literal
 from receiver.config import Config
 from receiver.inbox import Declaration
 from receiver.inbox.known_data import DataNotice
+from receiver.inbox.own_writes import SuspectedLoop
 from receiver.inbox.queries.damaged_keys import DamagedKey
 from receiver.inbox.queries.events import Counters, EventName
 from receiver.inbox.queries.handlers import AbsentHandler
@@ -72,6 +73,8 @@ class InboxFacts:
     data_notices: Mapping[str, DataNotice] = field(default_factory=dict)
     """By host: what it has noticed about the data in the server."""
     damaged: tuple[DamagedKey, ...] = ()
+    loops: tuple[SuspectedLoop, ...] = ()
+    """Resources whose runs were delayed in the last hour as a suspected loop; the newest first."""
     unreadable: int = 0
     """How many of `failed` are deliveries that could not be read."""
 

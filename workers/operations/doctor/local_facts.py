@@ -24,6 +24,7 @@ from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import PluginError
 from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, connect_to, keys
 from receiver.inbox.known_data import data_notices
+from receiver.inbox.own_writes import suspected_loops
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.queries.damaged_keys import find_damaged_keys
 from receiver.inbox.queries.handlers import HandlerQueries
@@ -100,7 +101,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         counters = ask(events.counters)
         footprint = ask(lambda: activity.footprint(counters.result().stores))
         housekeeper, heartbeats = ask(_housekeeper, activity), ask(_heartbeats, activity)
-        notices = ask(data_notices, client)
+        notices, loops = ask(data_notices, client), ask(suspected_loops, client)
         groups, hosts = ask(FailureQueries(client).groups), ask(find_hosts, config, client)
         declared = ask(Inbox(client).declarations)
         running, absent = ask(handlers.running_versions), ask(handlers.absent)
@@ -129,6 +130,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         unreadable=sum(group.failed for group in groups.result() if group.handler == keys.INTAKE),
         retrying=sum(group.retrying for group in groups.result()),
         quarantined=quarantined.result(),
+        loops=tuple(loops.result()),
         footprint=footprint.result(),
         unconfirmed=unconfirmed.result(),
         checked=checked.result(),

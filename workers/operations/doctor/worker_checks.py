@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.topics import matches
 from receiver.inbox import Declaration, keys
+from receiver.inbox.own_writes import MAX_DEPTH, SuspectedLoop
 from receiver.inbox.queries.health import Heartbeat
 from workers.formatting import clock, counted, some, waits
 from workers.operations.doctor.facts import Facts, InboxFacts
@@ -224,6 +225,7 @@ def check_open_issues(facts: Facts) -> Iterator[Finding]:
     if facts.inbox is None:
         return
     yield from _failures(facts.inbox)
+    yield from _loops(facts, facts.inbox)
     for paused in sorted(facts.inbox.paused):
         kind, _, name = paused.partition(":")
         yield warn("paused", f"{name} is paused; its runs wait", fix=f"storehooks {kind}s resume {name}")
@@ -233,6 +235,21 @@ def check_open_issues(facts: Facts) -> Iterator[Finding]:
         clear = f"redis-cli DEL {keys.QUARANTINED} (runs with sound records are then put back)"
         fix = f"check what else writes to this database; then clear the list: {clear}"
         yield fail("inbox", text, *map(harmless, examples), fix=fix)
+
+
+def _loops(facts: Facts, inbox: InboxFacts) -> Iterator[Finding]:
+    """Plugins that react to their own writes."""
+    found: dict[tuple[str, str], list[SuspectedLoop]] = {}
+    for one in inbox.loops:
+        found.setdefault((one.plugin, one.store), []).append(one)
+    for (plugin, store), loops in found.items():
+        names = some([harmless(f"{one.kind} {one.resource_id}") for one in loops])
+        yield warn(
+            "loops",
+            f"{plugin} at {store}: suspected loop with {names}, last {clock(loops[0].last, facts.now)}",
+            f"more than {MAX_DEPTH} events in a minute followed its own writes; such runs begin a minute later",
+            fix="let the handler write only what differs from event.data; see docs/how-to/echoes.md",
+        )
 
 
 def _failures(inbox: InboxFacts) -> Iterator[Finding]:

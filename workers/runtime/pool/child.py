@@ -34,6 +34,7 @@ from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.plugin_code import ValidatedCode
 from workers.plugins.router import FailedFunction, Handler, Router
 from workers.runtime.pool.child_handle import pack_message, pack_result, read_runs
+from workers.runtime.pool.echoes import Echoes
 from workers.runtime.pool.error_details import describe_error, shorten, text_of
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def serve(
     with channel.makefile("rb") as stream:
         while (received := read_runs(stream)) is not None:
             batch, runs = received
+            executor.echoes.examine(runs)
             for run in runs:
                 if not reader.take(batch):
                     break
@@ -133,6 +135,7 @@ class RunExecutor:
         self._config = config
         self._stopped = stopped
         self._redis = connect_to(config.redis, timeout=EFFECT_SECONDS)
+        self.echoes = Echoes(config, self._redis, [handler for one in plugins for handler in one.handlers])
         self._clients: dict[str, Client] = {}
         self._plugins: list[LoadedPlugin] = []
         self._handlers: dict[str, LoadedHandler] = {}
@@ -170,7 +173,8 @@ class RunExecutor:
         try:
             with _time_limit(loaded.timeout):
                 unmet = conditions.unmet_condition(handler.when, event)
-                if not unmet:
+                ended = _skipped(unmet) if unmet else self.echoes.judge(run, event)
+                if ended is None:
                     self._start(plugin)
                     context = self._context(run, event, plugin, loaded.timeout)
                     returned = self._coroutines.finish(handler.function(event, context))
@@ -178,11 +182,7 @@ class RunExecutor:
             self._error = error
             result = _result_of_error(error, run, plugin.packages)
         else:
-            if unmet:
-                skipped = {"result": shorten(f"skipped: {unmet}"), "reason": "skipped"}
-                result = RunResult(Ending.DROPPED, skipped)
-            else:
-                result = RunResult(Ending.DONE, {"result": _storable(returned)})
+            result = ended or RunResult(Ending.DONE, {"result": _storable(returned)})
         result.detail["version"] = plugin.version
         return result
 
@@ -252,7 +252,7 @@ class RunExecutor:
         if store not in self._clients:
             from workers.storeapi import client_for_store
 
-            self._clients[store] = client_for_store(self._config, store, self._redis)
+            self._clients[store] = client_for_store(self._config, store, self._redis, watcher=self.echoes)
         return self._clients[store]
 
     def shut_down(self) -> None:
@@ -302,6 +302,10 @@ def _result_of_error(error: BaseException, run: Run, packages: frozenset[str]) -
             return RunResult(Ending.RETRY, described(), _seconds(error.after))
         case _:
             return RunResult(Ending.RAISED, described())
+
+
+def _skipped(unmet: str) -> RunResult:
+    return RunResult(Ending.DROPPED, {"result": shorten(f"skipped: {unmet}"), "reason": "skipped"})
 
 
 def _seconds(after: Any) -> float | None:
