@@ -18,6 +18,7 @@ from receiver.config.values import (
     FieldPath,
     HeaderName,
     HeaderValue,
+    HistoryUrl,
     Moment,
     Names,
     PrivateNetworks,
@@ -99,6 +100,13 @@ class RetentionSettings(Section):
     once: Duration = 90 * 86400.0
     failures: Annotated[float, duration_or("keep")] = 0.0
     events_per_store: int = Field(default=1_000_000, ge=1)
+
+
+class HistorySettings(Section):
+    """Where settled events are moved to, and how long they stay in Redis."""
+
+    url: HistoryUrl = ""
+    after: Duration = 3600.0
 
 
 class LimitSettings(Section):
@@ -337,6 +345,7 @@ class FileSettings(BaseSettings):
     receiver: ReceiverSettings = ReceiverSettings()
     workers: WorkersSettings = WorkersSettings()
     retention: RetentionSettings = RetentionSettings()
+    history: HistorySettings = HistorySettings()
     limits: dict[str, LimitSettings] = {}
     plugins: dict[str, PluginSettings] = {}
     store_defaults: dict[str, Any] = {}
@@ -358,6 +367,11 @@ class FileSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Take values only from the arguments: `environment` reads the variables and knows where each came from."""
         return (init_settings,)
+
+    @property
+    def history_url(self) -> str:
+        """The database of past events: "sqlite", "off" or a PostgreSQL URL. An embedded server is used by one host."""
+        return self.history.url or ("sqlite" if self.redis.embedded else "off")
 
     def public_url_of(self, store: str) -> str:
         """Return the URL that a store sends its deliveries to."""

@@ -123,6 +123,20 @@ def _check_redis_url(value: str) -> str:
     return value
 
 
+def _check_history_url(value: str) -> str:
+    """The error never shows the value: it may contain a password."""
+    if value in ("", "off", "sqlite"):
+        return value
+    try:
+        parts = urlsplit(value)
+        valid = parts.scheme in ("postgresql", "postgres") and parts.port != 0 and value == value.strip()
+    except ValueError:
+        valid = False
+    if not valid or not value.startswith(f"{parts.scheme}://"):
+        raise ValueError('not a history; write "sqlite", "off" or "postgresql://USER:PASSWORD@HOST:PORT/DATABASE"')
+    return value
+
+
 def _is_url(value: str, schemes: tuple[str, ...]) -> bool:
     try:
         parts = urlsplit(value)
@@ -213,6 +227,7 @@ AgeAndSize = Annotated[Bounds, PlainValidator(_parse_bounds)]
 Address = Annotated[str, AfterValidator(_check_address)]
 Url = Annotated[str, AfterValidator(_check_url)]
 RedisUrl = Annotated[str, AfterValidator(_check_redis_url)]
+HistoryUrl = Annotated[str, AfterValidator(_check_history_url)]
 UrlOrPath = Annotated[str, AfterValidator(_check_url_or_path)]
 StoreName = Annotated[str, AfterValidator(_check_store_name)]
 SealingKey = Annotated[SecretStr, AfterValidator(_check_sealing_key)]

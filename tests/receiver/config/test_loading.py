@@ -101,6 +101,31 @@ def test_a_redis_url_may_name_its_database_and_a_client_certificate(tmp_path: Pa
     assert load(tmp_path, f'[redis]\nurl = "{url}"\n').redis.url == url
 
 
+@pytest.mark.parametrize(
+    ("redis", "history", "used"),
+    [
+        ("", "", "sqlite"),
+        ("redis://h", "", "off"),
+        ("redis://h", "sqlite", "sqlite"),
+        ("", "off", "off"),
+        ("", "postgresql:///hooks?host=/run/postgresql", "postgresql:///hooks?host=/run/postgresql"),
+    ],
+)
+def test_the_history_is_sqlite_by_default_only_with_the_embedded_server(
+    tmp_path: Path, redis: str, history: str, used: str
+) -> None:
+    assert load(tmp_path, f'redis.url = "{redis}"\nhistory.url = "{history}"\n').history_url == used
+
+
+@pytest.mark.parametrize("url", ["mysql://h/sesame", "postgresql:h", "postgresql://u:sesame@h:0/x", "on", " off"])
+def test_a_history_url_of_another_database_is_an_error_that_does_not_show_it(tmp_path: Path, url: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r'config.toml:2: history.url: not a history; write "sqlite", "off" or "postgr'
+    ) as e:
+        load(tmp_path, f'[history]\nurl = "{url}"\n')
+    assert "sesame" not in str(e.value)
+
+
 @pytest.mark.parametrize("bind", ["127.0.0.1:+80", "127.0.0.1: 80", "127.0.0.1:٨٠", "127.0.0.1:65536", ":80", "host:"])
 def test_an_address_with_an_invalid_port_is_an_error_with_its_place(tmp_path: Path, bind: str) -> None:
     for text in (

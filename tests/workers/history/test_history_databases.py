@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.past_events import DAY, NOVEMBER, past_event
+from tests.support.postgres import Postgres, needs_postgres, postgres_server
 from workers.history.event_filter import EventFilter, where_of
 from workers.history.past_events import HistoryDatabase
+from workers.history.postgres_history import PostgresHistory
 from workers.history.sqlite_history import SqliteHistory
 
 
-@pytest.fixture
-def history(tmp_path: Path) -> HistoryDatabase:
-    found = SqliteHistory(tmp_path / "history")
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with postgres_server() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.full, needs_postgres])])
+def history(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HistoryDatabase]:
+    found: HistoryDatabase
+    if request.param == "sqlite":
+        found = SqliteHistory(tmp_path / "history")
+    else:
+        found = PostgresHistory(request.getfixturevalue("server").new_database())
     found.check()
-    return found
+    yield found
+    found.close()
 
 
 def ids(history: HistoryDatabase, *, limit: int = 50, **wanted: object) -> list[str]:

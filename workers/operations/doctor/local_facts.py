@@ -212,7 +212,7 @@ def refused_after(
 
 
 def _exposed(config: Config) -> Iterator[str]:
-    keys = [("secrets", "key"), ("redis", "url"), ("redis", "sentinel_password")]
+    keys = [("secrets", "key"), ("redis", "url"), ("redis", "sentinel_password"), ("history", "url")]
     places = [config.place(*key) for key in (*(("stores", name) for name in config.stores), *keys)]
     for file in sorted({place.source for place in places if place and place.line}):
         path = Path(file)
@@ -224,7 +224,8 @@ def _exposed(config: Config) -> Iterator[str]:
 def _secrets_in(data: Mapping[str, Any]) -> Iterator[str]:
     """Secrets that are written in the file itself, apart from the sandbox's."""
     redis = data.get("redis", {})
-    for value in (data.get("secrets", {}).get("key"), redis.get("sentinel_password"), _password_in(redis.get("url"))):
+    passwords = (_password_in(data.get(table, {}).get("url")) for table in ("redis", "history"))
+    for value in (data.get("secrets", {}).get("key"), redis.get("sentinel_password"), *passwords):
         if value and not str(value).startswith(("env:", "file:")):
             yield value
     for store in data.get("stores", {}).values():

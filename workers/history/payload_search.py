@@ -1,0 +1,55 @@
+"""Payload search: a condition on a path as JSON documents that a matching payload contains, for an index. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from itertools import islice, product
+from typing import Any
+
+import orjson
+
+MAX_VARIANTS = 32
+MAX_EXPONENT = 300
+_CENTS = Decimal("0.01")
+
+
+def contained(path: str, condition: Any) -> list[str] | None:
+    """JSON documents one of which is contained in `event.data` if the condition is met; None if there are none such.
+
+    An index finds them. What it finds is compared again, because `items.0.sku` is found in any item.
+    """
+    if isinstance(condition, str) and (condition == "*" or condition.lstrip()[:1] in ("<", ">", "!")):
+        return None
+    wanted = condition if isinstance(condition, list | tuple) else [condition]
+    if None in wanted:  # an absent value meets it, too
+        return None
+    found = list(
+        islice(_documents(path.split("."), [text for one in wanted for text in _texts(one)]), MAX_VARIANTS + 1)
+    )
+    return found if len(found) <= MAX_VARIANTS else None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """A value as JSON. A number may be written as text, too: as it was typed, without zeros at its end, or in cents."""
+    if not isinstance(value, int | float | Decimal) or isinstance(value, bool):
+        yield orjson.dumps(value).decode()
+        return
+    number = Decimal(str(value))
+    if abs(number.adjusted()) > MAX_EXPONENT:
+        return
+    yield f"{number:f}"
+    written = {f"{number:f}", f"{number.normalize():f}"}
+    if number == number.quantize(_CENTS):
+        written.add(f"{number.quantize(_CENTS):f}")
+    yield from (f'"{text}"' for text in sorted(written))
+
+
+def _documents(steps: list[str], values: list[str]) -> Iterator[str]:
+    """A number in a path is a place in a list, or a name."""
+    kinds = [(True, False) if step.isascii() and step.isdigit() else (False,) for step in steps]
+    for value, in_lists in product(values, product(*kinds)):
+        document = value
+        for step, in_list in zip(reversed(steps), reversed(in_lists), strict=True):
+            document = f"[{document}]" if in_list else f"{{{orjson.dumps(step).decode()}:{document}}}"
+        yield document

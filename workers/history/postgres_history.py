@@ -1,0 +1,331 @@
+"""PostgreSQL history: past events in partitions of days, with an index on the payload. For any number of hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import orjson
+import psycopg
+from psycopg import Connection, errors
+
+from workers.history.event_filter import EventFilter
+from workers.history.past_events import HistoryDatabase, HistoryError, HistorySizes, NotMoved, PastEvent, Position
+from workers.history.payload_search import contained
+from workers.history.postgres_schema import LOCK, SCHEMA_VERSION, TABLES, add_days, drop_days, upgrade, version_of
+from workers.history.row_format import COLUMNS, compressed, day_of, event_of, row_of, searched
+
+CONNECT_SECONDS = 5
+CALL_SECONDS = 30.0
+"""A call that takes longer is ended, also if the server no longer answers at all."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+GRACE_SECONDS = 2.0
+_LAST = (datetime(9999, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+_US, _MS = timedelta(microseconds=1), timedelta(milliseconds=1)
+_KEY = ("id", "accepted_at")
+_CONTENT_COLUMNS = ("id", "accepted_at", "settled_at", "content", "data")
+_READ = "r.id, r.accepted_at, r.settled_at, r.record, r.problem"
+_CONTENT = "(SELECT content FROM storehooks.contents AS c WHERE c.id = r.id AND c.accepted_at = r.accepted_at)"
+_ROW_FAULTS = (psycopg.DataError, psycopg.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
+"""What PostgreSQL does not take of one row. Others can be stored."""
+_FIXES = {
+    "53100": "; free space on its disk",
+    "53300": "; raise its max_connections",
+    "25006": "; it is read-only: set the primary in [history] url, or make it writable",
+    "57014": "; it took too long: look for locks and load on it",
+    "55P03": "; another session holds a lock for too long",
+    "42501": "; grant its user the rights in docs/history.md",
+    "28P01": "; correct user and password in [history] url",
+    "3D000": "; create the database, or correct [history] url",
+}
+
+
+def _upsert(table: str, columns: Sequence[str], kinds: dict[str, str]) -> bytes:
+    values = ", ".join(f"%({name})s::{kinds[name]}" if name in kinds else f"%({name})s" for name in columns)
+    changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in _KEY)
+    return (
+        f"INSERT INTO storehooks.{table} ({', '.join(columns)}) VALUES ({values}) "
+        f"ON CONFLICT (id, accepted_at) DO UPDATE SET {changed}"
+    ).encode()
+
+
+_UPSERT_RECORD = _upsert("records", COLUMNS, {"runs": "jsonb"})
+_UPSERT_CONTENT = _upsert("contents", _CONTENT_COLUMNS, {"data": "jsonb"})
+
+
+class PostgresHistory(HistoryDatabase):
+    def __init__(self, url: str, *, call_seconds: float = CALL_SECONDS) -> None:
+        self._url = url
+        self._call_seconds = call_seconds
+        self._connection: Connection[Any] | None = None
+        self._version = 0
+
+    def check(self) -> None:
+        with self._using() as db:
+            if self._version < SCHEMA_VERSION:
+                upgrade(db)
+                self._version = SCHEMA_VERSION
+            if db.execute("SHOW transaction_read_only").fetchone() == ("on",):
+                raise errors.ReadOnlySqlTransaction("it takes no writes")
+
+    def write(self, events: Sequence[PastEvent]) -> list[NotMoved]:
+        if self._version < SCHEMA_VERSION:
+            self.check()
+        refused, rows = [], []
+        for event in sorted(events, key=lambda one: one.position):  # two writers must not wait for each other
+            try:
+                rows.append(_rows_of(event))
+            except ValueError as error:
+                refused.append(NotMoved(event.id, str(error)))
+        with self._using() as db:
+            self._version = version_of(db)  # another process may have upgraded since
+            add_days(db, {one.day for one in rows})
+            try:
+                with _writing(db):
+                    _insert(db, rows)
+            except _ROW_FAULTS:
+                with _writing(db):
+                    refused += [one for row in rows if (one := _insert_what_fits(db, row))]
+        return refused
+
+    def event(self, event_id: str) -> PastEvent | None:
+        query = f"SELECT {_READ}, {_CONTENT} FROM storehooks.records AS r WHERE r.id = %s"
+        rows = self._rows(f"{query} ORDER BY r.accepted_at DESC LIMIT 1", (event_id,))
+        return _event(rows[0]) if rows else None
+
+    def delete_older(self, *, bodies: datetime, records: datetime) -> bool:
+        with self._using() as db:
+            if self._version:
+                drop_days(db, "contents", max(bodies, records))
+                drop_days(db, "records", records)
+        return False
+
+    def forget(self, event_ids: Sequence[str]) -> int:
+        many = 0
+        with self._using() as db:
+            if self._version:
+                with db.transaction():
+                    for table in TABLES:
+                        query = f"DELETE FROM storehooks.{table} WHERE id = ANY(%s)".encode()
+                        many = max(many, db.execute(query, (list(event_ids),)).rowcount)
+        return many
+
+    def sizes(self) -> HistorySizes:
+        partitions = (
+            "SELECT count(*) FILTER (WHERE inhparent = 'storehooks.records'::regclass), "
+            "coalesce(sum(greatest(reltuples, 0)) FILTER (WHERE inhparent = 'storehooks.records'::regclass), 0), "
+            "coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits JOIN pg_class ON oid = inhrelid "
+            "WHERE inhparent IN ('storehooks.records'::regclass, 'storehooks.contents'::regclass)"
+        )
+        for days, events, size in self._rows(partitions):
+            ((oldest,),) = self._rows("SELECT min(accepted_at) FROM storehooks.records")
+            return HistorySizes(int(events), int(size), oldest, days)
+        return HistorySizes(0, 0, None, 0)
+
+    def close(self) -> None:
+        if self._connection:
+            self._connection.close()
+        self._connection = None
+
+    def newest_before(self, before: Position) -> int | None:
+        query = (
+            "SELECT accepted_at FROM storehooks.records WHERE accepted_at <= %s AND (accepted_at, id) < (%s, %s) "
+            "ORDER BY accepted_at DESC LIMIT 1"
+        )
+        moment = _moment(before.accepted_at)
+        return next(((found - EPOCH) // _US for (found,) in self._rows(query, (moment, moment, before.id))), None)
+
+    def candidates(
+        self, wanted: EventFilter, *, oldest: int, before: Position, limit: int, seconds: float, content: bool
+    ) -> Sequence[PastEvent] | None:
+        window = (_moment(oldest), _moment(before.accepted_at))
+        hits, values = _hits(wanted, window)
+        conditions, more_values = _conditions(wanted)
+        query = (
+            f"{hits} SELECT {_READ}, {_CONTENT if content else 'NULL'} FROM storehooks.records AS r "
+            f"{'JOIN hits USING (id, accepted_at)' if hits else ''} WHERE r.accepted_at BETWEEN %s AND %s "
+            f"AND (r.accepted_at, r.id) < (%s, %s) {conditions} ORDER BY r.accepted_at DESC, r.id DESC LIMIT %s"
+        )
+        try:
+            rows = self._rows(query, [*values, *window, window[1], before.id, *more_values, limit], seconds=seconds)
+        except HistoryError as error:
+            if isinstance(error.__cause__, errors.QueryCanceled):
+                return None
+            raise
+        return [_event(row) for row in rows]
+
+    def _rows(self, query: str, values: Sequence[Any] = (), *, seconds: float | None = None) -> list[tuple[Any, ...]]:
+        with self._using(seconds) as db:
+            return db.execute(query.encode(), values).fetchall() if self._version else []
+
+    @contextmanager
+    def _using(self, seconds: float | None = None) -> Iterator[Connection[Any]]:
+        """The connection, for one call that is ended after a time. Errors are explained, and end the connection."""
+        seconds = min(seconds or self._call_seconds, self._call_seconds)
+        try:
+            if self._connection is None:
+                self._connection = _connect(self._url)
+            db = self._connection
+            with _deadline(db, seconds):
+                if not self._version:
+                    self._version = version_of(db)
+                db.execute(f"SET statement_timeout = {max(1, int(seconds * 1000))}".encode())
+                yield db
+        except psycopg.Error as error:
+            self.close()
+            text = " ".join(str(error).split())
+            raise HistoryError(f"the history cannot be used: {text}{_FIXES.get(error.sqlstate or '', '')}") from error
+
+
+def _connect(url: str) -> Connection[Any]:
+    return psycopg.connect(
+        url,
+        autocommit=True,
+        connect_timeout=CONNECT_SECONDS,
+        application_name="storehooks",
+        options="-c lock_timeout=5s",
+    )
+
+
+@contextmanager
+def _deadline(db: Connection[Any], seconds: float) -> Iterator[None]:
+    """End the connection if the server has not answered a while after its own timeout: it hangs or is cut off."""
+    timer = threading.Timer(seconds + GRACE_SECONDS, _cut, (db,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _cut(db: Connection[Any]) -> None:
+    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(db.fileno())) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _writing(db: Connection[Any]) -> Iterator[None]:
+    """A transaction during which no partition is dropped."""
+    with db.transaction():
+        db.execute("SELECT pg_advisory_xact_lock_shared(%s)", (LOCK,))
+        yield
+
+
+class _Rows(NamedTuple):
+    """An event as rows of both tables."""
+
+    id: str
+    day: datetime
+    record: dict[str, Any]
+    content: dict[str, Any] | None
+
+
+def _rows_of(event: PastEvent) -> _Rows:
+    """Raises ValueError for an event whose times are none."""
+    day = day_of(event.accepted_at)
+    record = row_of(event)._asdict()
+    for name, unit in (("accepted_at", 1), ("settled_at", 1000), ("received_at", 1000)):
+        record[name] = _moment(record[name] * unit)
+    if not event.content:
+        return _Rows(event.id, day, record, None)
+    content = {"content": compressed(event.content), "data": _data(event)}
+    return _Rows(event.id, day, record, {**{name: record[name] for name in (*_KEY, "settled_at")}, **content})
+
+
+def _data(event: PastEvent) -> str | None:
+    """The payload as JSON, without NUL, which PostgreSQL refuses; None if it cannot be read."""
+    try:
+        data = event.event.data
+        text = orjson.dumps(data).decode()
+    except TypeError:  # it has numbers that are too large for orjson, or is nested too deep
+        text = json.dumps(data)
+    except (ValueError, RecursionError):
+        return None
+    return None if data is None else text.replace(r"\u0000", r"\ufffd")
+
+
+def _insert(db: Connection[Any], rows: Sequence[_Rows]) -> None:
+    cursor = db.cursor()
+    cursor.executemany(_UPSERT_RECORD, [one.record for one in rows])
+    cursor.executemany(_UPSERT_CONTENT, [one.content for one in rows if one.content])
+
+
+def _insert_what_fits(db: Connection[Any], rows: _Rows) -> NotMoved | None:
+    """Store one event: as it is, else without its payload as JSON, else without its runs as JSON. It stays complete,
+    since its packed record and its body take any bytes."""
+    fault = ""
+    for left_out in ("", "payload", "payload and runs"):
+        if left_out:
+            rows = rows._replace(
+                record={**rows.record, "problem": f"its {left_out} cannot be searched: {fault}"},
+                content=rows.content and {**rows.content, "data": None},
+            )
+        if "runs" in left_out:
+            rows.record["runs"] = "[]"
+        try:
+            with db.transaction():
+                _insert(db, [rows])
+        except _ROW_FAULTS as error:
+            fault = searched(str(error).partition("\n")[0])
+        else:
+            return None
+    return NotMoved(rows.id, fault)
+
+
+def _event(row: Sequence[Any]) -> PastEvent:
+    event_id, accepted_at, settled_at, record, problem, content = row
+    return event_of(event_id, (accepted_at - EPOCH) // _US, (settled_at - EPOCH) // _MS, record, problem, content)
+
+
+def _moment(microseconds: int) -> datetime:
+    """A time that PostgreSQL and Python can express; one that is beyond is the first or the last of them."""
+    return EPOCH + timedelta(microseconds=max(0, min(microseconds, _LAST)))
+
+
+def _hits(wanted: EventFilter, window: tuple[datetime, datetime]) -> tuple[str, list[Any]]:
+    """The events that the index on the payload finds, as a common table expression, and its values.
+
+    It is materialized, since the planner does not know how rare a value is. It has few rows: if the value were
+    frequent, the search would have ended in a shorter window.
+    """
+    parts, values = [], []
+    for path, condition in wanted.where:
+        documents = contained(path, condition)
+        if documents is not None:
+            parts.append(f"({' OR '.join(['data @> %s::jsonb'] * len(documents))})" if documents else "false")
+            values += documents
+    if not parts:
+        return "", []
+    query = "SELECT id, accepted_at FROM storehooks.contents WHERE accepted_at BETWEEN %s AND %s AND "
+    return f"WITH hits AS MATERIALIZED ({query} {' AND '.join(parts)})", [*window, *values]
+
+
+def _conditions(wanted: EventFilter) -> tuple[str, list[str]]:
+    """The part of the filter that PostgreSQL decides, as SQL and its values."""
+    parts, values = [], []
+    for column in ("store", "resource_id", "delivery_id"):
+        if text := getattr(wanted, column):
+            parts.append(f"AND r.{column} = %s AND r.{column} <> ''")
+            values.append(searched(text))
+    if wanted.topic:
+        parts.append("AND r.topic = %s" if wanted.has_exact_topic else "AND starts_with(r.topic, %s)")
+        values.append(searched(wanted.topic_begins))
+    of_run = []
+    for name, condition in (
+        ("handler", "run ->> 'handler' = %s"),
+        ("result", "strpos(lower(run ->> 'result'), lower(%s)) > 0"),
+        ("error", "strpos(lower(run ->> 'error'), lower(%s)) > 0"),
+    ):
+        if text := getattr(wanted, name):
+            of_run.append(condition)
+            values.append(text.replace("\0", "\ufffd"))
+    if of_run:
+        parts.append(f"AND EXISTS (SELECT 1 FROM jsonb_array_elements(r.runs) AS run WHERE {' AND '.join(of_run)})")
+    return " ".join(parts), values
