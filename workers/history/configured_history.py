@@ -1,8 +1,9 @@
-"""The history of a config: opens its database, and finds out whether another host has it."""
+"""The history of a config: opens its database."""
 
 from __future__ import annotations
 
 from receiver.config import Config
+from receiver.contract.errors import ConfigError
 from workers.history.past_events import HistoryDatabase
 from workers.history.sqlite_history import SqliteHistory
 
@@ -14,6 +15,11 @@ def open_history(config: Config) -> HistoryDatabase | None:
         return None
     if url == "sqlite":
         return SqliteHistory(config.data_dir / "history")
-    from workers.history.postgres_history import PostgresHistory
-
+    try:
+        from workers.history.postgres_history import PostgresHistory
+    except ImportError as error:
+        raise ConfigError(
+            f"{config.place('history', 'url')}: history.url is a PostgreSQL server, which needs psycopg: "
+            f"pip install 'storehooks[postgres]' ({error})"
+        ) from None
     return PostgresHistory(url)

@@ -17,8 +17,9 @@ from receiver.inbox.queries.events import EventRecord, read_record
 from workers.history.event_filter import EventFilter
 
 FIRST_WINDOW = 3_600_000_000
-"""A search begins with an hour (us), and each further window is twice as long: frequent values are found in the first
-ones, and rare ones in few steps."""
+"""A search begins with an hour (us), and each further window is GROWTH times as long: frequent values are found in the
+first ones, and rare ones in few steps."""
+GROWTH = 4
 PAGE = 500
 """Maximum number of events that are read at once to be compared."""
 LAST_TIME = 2**63 - 1
@@ -136,7 +137,7 @@ class HistoryDatabase(ABC):
 
     @abstractmethod
     def newest_before(self, before: Position) -> int | None:
-        """When the newest event before a position was accepted."""
+        """A time up to which there is no event before a position, as far as is quickly known; None if there is none."""
 
     @abstractmethod
     def candidates(
@@ -164,6 +165,7 @@ class HistoryDatabase(ABC):
         found: list[PastEvent] = []
         span = FIRST_WINDOW
         while (newest := self.newest_before(position)) is not None and newest >= wanted.since:
+            position = min(position, Position(newest + 1, ""))
             left = deadline - time.monotonic()
             if left <= 0:
                 return Found(tuple(found), position, out_of_time=True)
@@ -181,5 +183,5 @@ class HistoryDatabase(ABC):
                     if len(found) >= limit:
                         return Found(tuple(found), position)
             if len(read) < page:
-                position, span = Position(oldest, ""), span * 2
+                position, span = Position(oldest, ""), span * GROWTH
         return Found(tuple(found), None)

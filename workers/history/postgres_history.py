@@ -17,7 +17,7 @@ from psycopg import Connection, errors
 
 from workers.history.event_filter import EventFilter
 from workers.history.past_events import HistoryDatabase, HistoryError, HistorySizes, NotMoved, PastEvent, Position
-from workers.history.payload_search import contained
+from workers.history.payload_search import contained, without_nul
 from workers.history.postgres_schema import LOCK, SCHEMA_VERSION, TABLES, add_days, drop_days, upgrade, version_of
 from workers.history.row_format import COLUMNS, compressed, day_of, event_of, row_of, searched
 
@@ -96,7 +96,7 @@ class PostgresHistory(HistoryDatabase):
 
     def event(self, event_id: str) -> PastEvent | None:
         query = f"SELECT {_READ}, {_CONTENT} FROM storehooks.records AS r WHERE r.id = %s"
-        rows = self._rows(f"{query} ORDER BY r.accepted_at DESC LIMIT 1", (event_id,))
+        rows = self._rows(f"{query} ORDER BY r.accepted_at DESC LIMIT 1", (searched(event_id),))
         return _event(rows[0]) if rows else None
 
     def delete_older(self, *, bodies: datetime, records: datetime) -> bool:
@@ -113,7 +113,7 @@ class PostgresHistory(HistoryDatabase):
                 with db.transaction():
                     for table in TABLES:
                         query = f"DELETE FROM storehooks.{table} WHERE id = ANY(%s)".encode()
-                        many = max(many, db.execute(query, (list(event_ids),)).rowcount)
+                        many = max(many, db.execute(query, (list(map(searched, event_ids)),)).rowcount)
         return many
 
     def sizes(self) -> HistorySizes:
@@ -135,11 +135,15 @@ class PostgresHistory(HistoryDatabase):
 
     def newest_before(self, before: Position) -> int | None:
         query = (
-            "SELECT accepted_at FROM storehooks.records WHERE accepted_at <= %s AND (accepted_at, id) < (%s, %s) "
-            "ORDER BY accepted_at DESC LIMIT 1"
+            "SELECT max(right(relname, 8)) FROM pg_inherits JOIN pg_class ON oid = inhrelid "
+            "WHERE inhparent = 'storehooks.records'::regclass AND right(relname, 8) <= %s"
         )
-        moment = _moment(before.accepted_at)
-        return next(((found - EPOCH) // _US for (found,) in self._rows(query, (moment, moment, before.id))), None)
+        end = _moment(before.accepted_at)  # planning a query over all days would take longer than running it
+        for (day,) in self._rows(query, (f"{end:%Y%m%d}",)):
+            if day:
+                after = datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC) + timedelta(days=1)
+                return (min(end, after) - EPOCH) // _US
+        return None
 
     def candidates(
         self, wanted: EventFilter, *, oldest: int, before: Position, limit: int, seconds: float, content: bool
@@ -189,7 +193,7 @@ def _connect(url: str) -> Connection[Any]:
         autocommit=True,
         connect_timeout=CONNECT_SECONDS,
         application_name="storehooks",
-        options="-c lock_timeout=5s",
+        options="-c lock_timeout=5s -c jit=off",
     )
 
 
@@ -235,20 +239,26 @@ def _rows_of(event: PastEvent) -> _Rows:
         record[name] = _moment(record[name] * unit)
     if not event.content:
         return _Rows(event.id, day, record, None)
-    content = {"content": compressed(event.content), "data": _data(event)}
+    data, fault = _data(event)
+    if fault:
+        record["problem"] = f"its payload cannot be searched: {fault}"
+    content = {"content": compressed(event.content), "data": data}
     return _Rows(event.id, day, record, {**{name: record[name] for name in (*_KEY, "settled_at")}, **content})
 
 
-def _data(event: PastEvent) -> str | None:
-    """The payload as JSON, without NUL, which PostgreSQL refuses; None if it cannot be read."""
+def _data(event: PastEvent) -> tuple[str | None, str]:
+    """The payload as JSON, or why there is none."""
     try:
         data = event.event.data
-        text = orjson.dumps(data).decode()
-    except TypeError:  # it has numbers that are too large for orjson, or is nested too deep
-        text = json.dumps(data)
-    except (ValueError, RecursionError):
-        return None
-    return None if data is None else text.replace(r"\u0000", r"\ufffd")
+        try:
+            text = orjson.dumps(data).decode()
+        except TypeError:  # it has numbers that are too large for orjson, or is nested too deep for it
+            text = json.dumps(data)
+    except RecursionError:
+        return None, "it is nested too deep"
+    except ValueError:
+        return None, "it is not JSON"
+    return without_nul(text), ""
 
 
 def _insert(db: Connection[Any], rows: Sequence[_Rows]) -> None:

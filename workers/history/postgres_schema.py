@@ -56,7 +56,9 @@ TABLES = ("records", "contents")
 
 def version_of(db: Connection[Any]) -> int:
     """The version of the tables; 0 if there are none. Raises HistoryError if it is newer than this one."""
-    if db.execute("SELECT to_regclass('storehooks.version')").fetchone() == (None,):
+    # Not to_regclass: its answer may be from before another session has created the tables.
+    query = "SELECT 1 FROM pg_tables WHERE schemaname = 'storehooks' AND tablename = 'version'"
+    if db.execute(query).fetchone() is None:
         return 0
     row = db.execute("SELECT max(schema) FROM storehooks.version").fetchone()
     version = int(row[0] or 0) if row else 0

@@ -80,7 +80,7 @@ def event_of(
 ) -> PastEvent:
     """The reverse, from the columns that every query reads."""
     fields, once = _unpack_record(record)
-    return PastEvent(event_id, accepted_at, settled_at, fields, content and _decompressed(content), once, problem)
+    return PastEvent(event_id, accepted_at, settled_at, fields, content and decompressed(content), once, problem)
 
 
 def searched(text: str) -> str:
@@ -93,7 +93,7 @@ def compressed(content: bytes) -> bytes:
     return _ZLIB + packed if len(packed) < len(content) else _PLAIN + content
 
 
-def _decompressed(content: bytes) -> bytes:
+def decompressed(content: bytes) -> bytes:
     return zlib.decompress(content[1:]) if content[:1] == _ZLIB else content[1:]
 
 

@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from workers.history.event_filter import EventFilter
 from workers.history.past_events import HistoryDatabase, HistoryError, HistorySizes, NotMoved, PastEvent, Position
-from workers.history.row_format import COLUMNS, compressed, day_of, event_of, row_of, searched
+from workers.history.payload_search import body_may_match
+from workers.history.row_format import COLUMNS, compressed, day_of, decompressed, event_of, row_of, searched
 
 VIEWS_VERSION = 1
 """The version of the views `events` and `runs`, which people use: it grows when a column is renamed or removed."""
@@ -169,6 +171,9 @@ class SqliteHistory(HistoryDatabase):
         self, wanted: EventFilter, *, oldest: int, before: Position, limit: int, seconds: float, content: bool
     ) -> Sequence[PastEvent] | None:
         conditions, values = _conditions(wanted)
+        in_body = [condition for _, condition in wanted.where]
+        if in_body:
+            conditions += " AND may_match(c.content)"
         columns = _READ_ALL if content else _READ_RECORD
         query = (
             f"SELECT {columns} WHERE r.accepted_at >= ? AND (r.accepted_at, r.id) < (?, ?) {conditions} "
@@ -180,6 +185,7 @@ class SqliteHistory(HistoryDatabase):
             if path.stem < _month(oldest):
                 break
             with self._open(path) as db:
+                db.create_function("may_match", 1, lambda packed: _may_match(packed, in_body), deterministic=True)
                 db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
                 try:
                     rows = db.execute(query, (oldest, *before, *values, limit - len(found)))
@@ -286,6 +292,10 @@ def _conditions(wanted: EventFilter) -> tuple[str, list[str]]:
     if of_run:
         parts.append(f"AND EXISTS (SELECT 1 FROM json_each(r.runs) AS run WHERE {' AND '.join(of_run)})")
     return " ".join(parts), values
+
+
+def _may_match(content: bytes | None, conditions: Sequence[Any]) -> bool:
+    return content is not None and body_may_match(decompressed(content).partition(b"\n")[2], conditions)
 
 
 def _month(accepted_at: float) -> str:

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.support.past_events import DAY, NOVEMBER, past_event
-from tests.support.postgres import Postgres, needs_postgres, postgres_server
 from workers.history.event_filter import EventFilter, where_of
 from workers.history.past_events import HistoryDatabase
-from workers.history.postgres_history import PostgresHistory
-from workers.history.sqlite_history import SqliteHistory
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with postgres_server() as running:
-        yield running
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.full, needs_postgres])])
-def history(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HistoryDatabase]:
-    found: HistoryDatabase
-    if request.param == "sqlite":
-        found = SqliteHistory(tmp_path / "history")
-    else:
-        found = PostgresHistory(request.getfixturevalue("server").new_database())
-    found.check()
-    yield found
-    found.close()
 
 
 def ids(history: HistoryDatabase, *, limit: int = 50, **wanted: object) -> list[str]:
@@ -115,3 +93,85 @@ def test_conditions_on_a_run_are_met_by_one_run(history: HistoryDatabase) -> Non
     history.write([past_event(fields=fields, detail={"error": "timeout"})])
     assert len(ids(history, handler="erp.book", error="timeout")) == 1
     assert ids(history, handler="mail.send", error="timeout") == []
+
+
+@pytest.mark.parametrize(
+    "value", ["'; DROP TABLE records; --", "%s", "%(id)s", 'a"b', "\\", "?1", "\0", "*", "_", "{}"]
+)
+def test_a_value_is_never_a_part_of_the_query(history: HistoryDatabase, value: str) -> None:
+    event = past_event(1, data={"name": value}, fields={"store": "s", "resource": value, "delivery": value})
+    history.write([event, *(past_event(number) for number in range(2, 5))])
+    assert ids(history, resource_id=value) == ids(history, delivery_id=value) == [event.id]
+    assert ids(history, store=value) == ids(history, handler=value) == ids(history, error=value) == []
+    assert history.forget([value]) == 0
+    if value not in ("*",):
+        assert ids(history, where=[("name", value)]) == [event.id]
+        assert ids(history, where=[(value.replace(" ", "") or "x", "y")]) == []
+    assert len(ids(history)) == 4
+
+
+def test_a_search_without_time_says_how_far_it_got_and_can_go_on(history: HistoryDatabase) -> None:
+    history.write([past_event(number, at=NOVEMBER - number * DAY) for number in range(5)])
+    wanted = EventFilter(where=[where_of("total>1000")])
+    stopped = history.find(wanted, seconds=0)
+    assert stopped.out_of_time
+    assert stopped.looked_back_to
+    assert timedelta() < stopped.looked_back_to - datetime.fromtimestamp(NOVEMBER / 1e6, UTC) <= timedelta(days=1)
+    ended = history.find(wanted, before=stopped.position)
+    assert (ended.events, ended.looked_back_to, ended.out_of_time) == ((), None, False)
+
+
+def test_content_is_deleted_before_the_record_is(history: HistoryDatabase) -> None:
+    events = [past_event(number, at=NOVEMBER - number * DAY) for number in range(60)]
+    history.write(events)
+    noon = datetime.fromtimestamp(NOVEMBER / 1e6, UTC)
+    while history.delete_older(bodies=noon - timedelta(days=7), records=noon - timedelta(days=40)):
+        pass
+    left = history.find(EventFilter(), limit=100, content=True).events
+    assert {one.id for one in events[:40]} <= {one.id for one in left} <= {one.id for one in events[:42]}
+    assert [one.content is not None for one in left[:7]] == [True] * 7
+    assert not any(one.content for one in left[9:])
+    assert left[20].fields == events[20].fields
+    assert ids(history, where=[where_of("customer.email=buyer20@example.com")]) == []
+
+
+def test_an_event_that_settled_late_is_kept_longer_than_others_of_its_day(history: HistoryDatabase) -> None:
+    old = NOVEMBER - 50 * DAY
+    late = past_event(1, at=old, settled_at=NOVEMBER // 1000)
+    history.write([late, past_event(2, at=old + 1), past_event(3)])
+    limit = datetime.fromtimestamp(NOVEMBER / 1e6, UTC) - timedelta(days=30)
+    history.delete_older(bodies=limit, records=limit)
+    assert ids(history) == [past_event(3).id, late.id]
+    found = history.event(late.id)
+    assert found
+    assert found.content == late.content
+
+
+def test_a_forgotten_event_is_gone(history: HistoryDatabase) -> None:
+    history.write([past_event(1), past_event(2), past_event(2, at=NOVEMBER - 60 * DAY)])
+    assert history.forget([past_event(2).id, "unknown"]) == 2
+    assert history.event(past_event(2).id) is None
+    assert ids(history) == [past_event(1).id]
+    assert ids(history, where=[where_of("id=2")]) == []
+
+
+def test_the_same_delivery_accepted_again_after_the_window_is_another_event(history: HistoryDatabase) -> None:
+    first, again = past_event(1, at=NOVEMBER - 60 * DAY), past_event(1)
+    history.write([again, first])
+    assert history.event(first.id) == again
+    assert [one.accepted_at for one in history.find(EventFilter()).events] == [again.accepted_at, first.accepted_at]
+
+
+def test_sizes_are_those_of_all_parts(history: HistoryDatabase) -> None:
+    assert history.sizes().events == 0
+    history.write([past_event(1, at=NOVEMBER - 60 * DAY), past_event(2)])
+    sizes = history.sizes()
+    assert (sizes.parts, sizes.oldest) == (2, datetime.fromtimestamp(NOVEMBER / 1e6, UTC) - timedelta(days=60))
+    assert sizes.bytes > 10_000
+
+
+def test_a_form_is_searched_by_its_fields(history: HistoryDatabase) -> None:
+    body = b"email=a%40b&name=J+D"
+    form = past_event(1, body=body, fields={"data_path": ""})
+    history.write([form, past_event(2)])
+    assert ids(history, where=[where_of("email=a@b")]) == ids(history, where=[where_of("name=J D")]) == [form.id]
