@@ -427,6 +427,7 @@ def test_a_duplicate_in_the_spool_is_counted_once_even_if_a_drain_dies(system: S
     drain._counters.flush()
     drain.run_once()
     drain._counters.flush()
+    eventually(lambda: system.ledger.counters().total["duplicates"], what="the buffer's own thread has written, too")
     counted = system.ledger.counters()
     assert (counted.total["accepted"], counted.total["duplicates"]) == (2, 2)
     assert counted.stores["north"]["duplicates"] == 2
