@@ -127,7 +127,8 @@ REFUSED = {
         "answered 400 (Unknown client)",
     ),
     "wrong-url": OddEndpoint(
-        odd.instead(odd.replace(HTML, status=404)), "answered 404; check url in stores.demo.auth: this is no token"
+        odd.instead(odd.replace(HTML, status=404)),
+        "answered 404 (Log in); check url in stores.demo.auth: this is no",
     ),
     "login-page": OddEndpoint(
         odd.instead(HTML), "answered 200 with text/html instead of JSON; check url in stores.demo.auth"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from receiver.contract.event import follow
 from workers.storeapi import exact_json
 from workers.storeapi.errors import MAX_EXCERPT, TokenRefused
+from workers.storeapi.response_shapes import text_of, words_in
 from workers.storeapi.transport.http import HttpResponse
 
 DEFAULT_LIFETIME = 3600.0
@@ -18,7 +19,6 @@ MAX_LIFETIME = 86_400.0
 MAX_TOKEN = 16_384
 TOKEN_PATH = "access_token"  # noqa: S105
 _TOKEN_NAMES = frozenset({"accesstoken", "token", "bearertoken"})
-_WORDS = ("error_description", "error.message", "errors.0.message", "errors.0.detail", "message", "detail", "title")
 _GRANT = "this client may not use the grant client_credentials: allow it where the client is registered"
 _OTHER_STYLES = {
     "basic": 'the server may not accept HTTP Basic: set style = "body" there',
@@ -66,17 +66,15 @@ def token_in(
 def words_of(response: HttpResponse, hidden: Iterable[str]) -> str:
     """The error code and the words of a response, in brackets; empty where it has none."""
     document = _document(response)
-    texts = [follow(document, "error"), next(filter(_is_text, (follow(document, at) for at in _WORDS)), None)]
-    if document is None and not response.content.lstrip().startswith(b"<"):
-        texts = [response.content[: 4 * MAX_EXCERPT].decode("utf-8", "replace")]
-    said = ": ".join(text for text in texts if _is_text(text))
+    code = document.get("error") if isinstance(document, dict) else None
+    if document is None:
+        texts = [text_of(response.content)]
+    else:
+        texts = [code, words_in({**document, "error": None})] if isinstance(code, str) else [words_in(document)]
+    said = ": ".join(filter(None, texts))
     for secret in filter(None, hidden):
         said = said.replace(secret, "***")
     return f" ({_one_line(said)})" if said.strip() else ""
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 def _fix(status: int, code: object, style: str, config: str) -> str:
@@ -111,7 +109,7 @@ def _place(document: Any, config: str) -> str:
 def _token_paths(document: Any, above: str = "", depth: int = 4) -> Iterator[str]:
     if isinstance(document, dict) and depth:
         for name, value in document.items():
-            if _is_text(value) and name.replace("_", "").lower() in _TOKEN_NAMES:
+            if isinstance(value, str) and value and name.replace("_", "").lower() in _TOKEN_NAMES:
                 yield above + name
             yield from _token_paths(value, f"{above}{name}.", depth - 1)
 
@@ -146,4 +144,4 @@ def _document(response: HttpResponse) -> Any:
 
 def _one_line(text: str) -> str:
     """Text from the server as one line of printable characters, of bounded length."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[: 2 * MAX_EXCERPT])[:MAX_EXCERPT]
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:MAX_EXCERPT]
