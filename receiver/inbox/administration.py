@@ -94,15 +94,19 @@ class Administration:
         make: bool = False,
         again: bool = False,
         urgent: bool = False,
+        orders: Mapping[str, str] | None = None,
         cursor: tuple[str, str] = ("", ""),
     ) -> list[ReopenResult]:
         """Make ended runs ready again; with `make`, also create runs for a handler that had none; with `again`, also
         repeat effects of `ctx.once`; with `urgent`, runs of a paused handler begin too.
 
-        `cursor` is a replay's name and its position, stored in the same step.
+        `orders` is the order of an item, for a run that has none yet; see lua/shared/order.lua. `cursor` is a replay's
+        name and its position, stored in the same step.
         """
         name, value = cursor
-        parts = [part for item in items for part in (item, queues.get(keys.split_item(item)[1], "default"), int(make))]
+        parts: list[Argument] = []
+        for item in items:
+            parts += (item, queues.get(keys.split_item(item)[1], "default"), int(make), (orders or {}).get(item, ""))
         options: list[Argument] = [keys.CURSOR + name if name else "", value, int(again), int(urgent)]
         replies = script_runner.run_one(self.client, "reopen", *options, *parts)
         return [ReopenResult(reply.decode()) for reply in replies]
@@ -161,21 +165,26 @@ class Administration:
         return {name.decode() for name in names}
 
     def retire(self, handler: str) -> int:
-        """Remove a handler for good: its waiting runs, delayed, retried and held ones included, become failures.
+        """Remove a handler for good: its waiting runs, delayed, retried, held and queued ones too, become failures.
 
         Returns their number.
         """
         detail = orjson.dumps({"error": "no-such-handler: the handler was retired", "reason": "no-such-handler"})
         total = 0
+        while ended := self._retire(handler, "queued", detail):  # first, or ended runs would let these begin
+            total += ended
         for place in ("ready", "later", *(f"held:{store}" for store in held_stores(self.client))):
-            cursor = b"0"
-            while True:
-                reply = script_runner.run_one(self.client, "retire", handler, place, cursor, RETIRE_SLICE, detail)
-                cursor, ended = reply
-                total += int(ended)
-                if cursor == b"0":
-                    break
+            total += self._retire(handler, place, detail)
         return total
+
+    def _retire(self, handler: str, place: str, detail: bytes) -> int:
+        cursor, total = b"0", 0
+        while True:
+            reply = script_runner.run_one(self.client, "retire", handler, place, cursor, RETIRE_SLICE, detail)
+            cursor, ended = reply
+            total += int(ended)
+            if cursor == b"0":
+                return total
 
     def drop(self, items: Sequence[str], *, reason: str) -> list[DropResult]:
         """Give up failures, with a reason that is stored with them."""

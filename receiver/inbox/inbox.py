@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -38,8 +39,8 @@ from receiver.inbox.model import (
     Routes,
     Run,
     StoredEvent,
+    planned_parts,
     read_declarations,
-    start_text,
     to_number,
 )
 from receiver.inbox.outcomes import Outcome
@@ -176,8 +177,8 @@ class Inbox:
             return []
         arguments: list[Argument] = [version, LEASE_MS, UNDECLARED_MS]
         for run, handlers in decisions:
-            parts = [part for name, queue, start in handlers for part in (name, queue, start_text(start))]
-            arguments += (run.token, run.stored.id, len(parts) // 3, *parts)
+            parts = [planned_parts(one) for one in handlers]
+            arguments += (run.token, run.stored.id, len(parts), *chain.from_iterable(parts))
         replies = script_runner.run_one(self._server, "route", *arguments)
         return [[part.decode() for part in reply] for reply in replies]
 
@@ -251,10 +252,14 @@ def _finish_call(outcomes: Iterable[Outcome]) -> ScriptCall:
 
 def _runs_from(reply: list[Any], token: str) -> list[Run]:
     """The leased item, or the runs of an event that was routed in the same step."""
-    item, attempts, losses, replays = reply[:4]
-    name, end = item.decode(), 4 + len(EVENT_FIELDS)
+    item, attempts, losses, replays, order = reply[:5]
+    name, end = item.decode(), 5 + len(EVENT_FIELDS)
     event_id, handler = keys.split_item(name)
-    stored, handlers = StoredEvent(event_id, reply[4:end], reply[end]), reply[end + 1 :]
+    stored, handlers = StoredEvent(event_id, reply[5:end], reply[end]), reply[end + 1 :]
     if handlers:
         return [Run(f"{name}|{one}", one, token, 0, 0, stored) for one in map(bytes.decode, handlers)]
-    return [Run(name, handler, token, int(attempts), int(losses), stored, int(replays or 0))]
+    run = Run(name, handler, token, int(attempts), int(losses), stored, int(replays or 0))
+    if not order:
+        return [run]
+    fence, policy, key = order.decode("utf-8", "backslashreplace").split(" ", 2)
+    return [replace(run, order_key=key, fence=int(fence), stops_key=policy == "s")]

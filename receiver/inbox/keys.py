@@ -15,8 +15,10 @@ Events
                             repeated (when its last duplicate arrived, ms). For each handler:
                             r:{handler}  the run: "state attempts losses queue token", and then "urgent" if it begins
                                          although its handler is paused. A run that waits until later has its delay
-                                         (ms) in place of the token. r: is the event before routing.
+                                         (ms) in place of the token, as has a queued one that is delayed. r: is the
+                                         event before routing.
                             x:{handler}  the result of the last attempt, as JSON.
+                            k:{handler}  the mark of an ordered run: "c KEY", or "s KEY" if the key stops at a failure.
                             g:{handler}  "group retrying|failed": the group of failures that the run belongs to.
                             p:{handler}  the number of replays.
                             alias        under which other id a redelivery is looked for since it was read again; the
@@ -45,6 +47,16 @@ Work. A lane is the queue of one handler's runs; the lane "" holds events to be 
     later           zset    Items by due time (ms): retries, delayed runs, and runs that wait for another run's effect.
     later_examined  string  How many of `later` the ticks have examined in this round.
     held:{store}    zset    Items of a paused store, in their order.
+    queued:{handler}:{key}  zset    Ordered runs that wait for others of their handler and key, by time of
+                            acceptance. A key begins with its store.
+    order:{handler} hash    Key -> the event ids of its active runs, which all others of the key wait for. "" while its
+                            first run waits for an older event of the store to be routed.
+    ordered         set     The declarations that ask for an order, by their fields in `declarations`.
+    unrouted:{store}        zset    Events that wait to be routed, by time of acceptance; written while `ordered` is
+                            not empty.
+    heads:{store}   zset    "handler key" whose first run waits for older events to be routed, by its acceptance.
+    heads           set     Stores that may have such keys.
+    fence           string  The last fence that was given out (us); see claim.lua.
     paused          set     "handler:NAME" and "store:NAME".
     resuming        set     Stores whose held items are being moved back.
     limits          hash    Handler -> the name of its limit.
@@ -121,7 +133,7 @@ Not ours
     storehooks_{digest}                         Not a key: the library of our functions; see redis/script_library.py.
 
 An item is `id` (an event to route) or `id|handler` (a run). An open item is in exactly one of
-ready, leased, later and held; every script moves it from one to another in one step.
+ready, leased, later, held and queued; every script moves it from one to another in one step.
 """
 TYPES = {
     name.partition("{")[0]: kind
@@ -143,6 +155,9 @@ LANES = PREFIX + "lanes"
 LEASED = PREFIX + "leased"
 LATER = PREFIX + "later"
 HELD = PREFIX + "held:"
+QUEUED = PREFIX + "queued:"
+ORDER = PREFIX + "order:"
+UNROUTED = PREFIX + "unrouted:"
 PAUSED = PREFIX + "paused"
 RESUMING = PREFIX + "resuming"
 LIMITS = PREFIX + "limits"

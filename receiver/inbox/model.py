@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import orjson
 
-from receiver.contract.event import Event
+from receiver.contract.event import Event, follow
 from receiver.inbox import keys
 from receiver.inbox.redis.raw_connection import Argument
 
@@ -27,9 +28,13 @@ PLUGIN_FAULT_SECONDS = 20
 EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
 _FIELD_NAMES = tuple(name.encode() for name in EVENT_FIELDS)
 
-PlannedRun = tuple[str, str, bool | float]
+DATA_PATH = "data."
+"""How a path into the data begins, in `order_by`."""
+
+PlannedRun = tuple[str, str, bool | float] | tuple[str, str, bool | float, str]
 """A handler that gets a run of an event, its queue, and when the run begins: leased to the caller (True), left ready
-(False), or due this number of seconds after the event's arrival."""
+(False), or due this number of seconds after the event's arrival. An ordered run also has its order; see `order_for`. It
+is never leased while it is routed."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,12 @@ class Run:
     losses: int
     stored: StoredEvent
     replays: int = 0
+    order_key: str = ""
+    """The key of an ordered run: no two runs of its handler with this key may run at once. Empty if it has none."""
+    fence: int = 0
+    """A number that is larger with each lease of the key."""
+    stops_key: bool = False
+    """Whether its failure stops the key."""
 
     @property
     def event(self) -> Event:
@@ -132,8 +143,8 @@ class Routes:
     def arguments(self) -> Iterator[Argument]:
         for (store, topic), handlers in self.wanted.items():
             yield from (store, topic, len(handlers))
-            for name, queue, start in handlers:
-                yield from (name, queue, start_text(start))
+            for one in handlers:
+                yield from planned_parts(one)
 
 
 NO_ROUTES = Routes()
@@ -147,8 +158,31 @@ class Claim:
     """Seconds until a limit allows more runs; 0 if no limit holds any back."""
 
 
-def start_text(start: bool | float) -> str:
-    return str(int(start)) if isinstance(start, bool) else f">{int(start * 1000)}"
+def order_of(declared: Declaration) -> str:
+    """The order of a handler's runs: "c" (continue) or "s" (stop), and what the key is. Empty without `order_by`."""
+    by = declared.details.get("order_by")
+    return f"{declared.details['on_failure'][0]} {by}" if by else ""
+
+
+def needs_data(order: str) -> bool:
+    """Whether the key is a value in the event's data. The scripts cannot read that."""
+    return order[2:].startswith(DATA_PATH)
+
+
+def order_for(order: str, event: Event) -> str:
+    """The order as the scripts read it, with the value of its path; "!" stands for a path that leads nowhere."""
+    if not needs_data(order):
+        return order
+    value = follow(event.data, order[2 + len(DATA_PATH) :])
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{order[0]} ={text}" if isinstance(value, str | int | float | Decimal) and text else f"{order[0]} !"
+
+
+def planned_parts(planned: PlannedRun) -> tuple[Argument, ...]:
+    """A planned run as arguments of the scripts."""
+    name, queue, start, *order = planned
+    begins = str(int(start)) if isinstance(start, bool) else f">{int(start * 1000)}"
+    return name, queue, begins, *(order or ("",))
 
 
 def pack(event: Event) -> bytes:

@@ -46,6 +46,8 @@ class Ending(StrEnum):
     """The worker lost the run's lease and killed the child process."""
     STOPPED = "stopped"
     """The worker killed the child process because it is stopping."""
+    BEHIND = "behind"
+    """It was not begun: an earlier run of its order key, in the same batch, has not ended for good."""
     DIED = "died"
     """The child process died, or was killed for its timeout or its memory."""
 
@@ -94,6 +96,7 @@ _KIND_OF = {
     Ending.ABSENT: OutcomeKind.RELEASE,
     Ending.LOST: OutcomeKind.RELEASE,
     Ending.STOPPED: OutcomeKind.RELEASE,
+    Ending.BEHIND: OutcomeKind.RELEASE,
 }
 
 
@@ -108,6 +111,7 @@ class RunState(StrEnum):
     READY = "ready"
     LATER = "later"
     HELD = "held"
+    QUEUED = "queued"
     LEASED = "leased"
     DONE = "done"
     FAILED = "failed"
@@ -140,6 +144,7 @@ _STATUS_OF: Mapping[str, RunStatus] = {
     RunState.READY: RunStatus.WAITING,
     RunState.LATER: RunStatus.WAITING,
     RunState.HELD: RunStatus.WAITING,
+    RunState.QUEUED: RunStatus.WAITING,
     RunState.LEASED: RunStatus.RUNNING,
     RunState.DONE: RunStatus.DONE,
     RunState.FAILED: RunStatus.FAILED,

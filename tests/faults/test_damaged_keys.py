@@ -36,8 +36,10 @@ OF_RQ = {
     "rq:queues": "set",
     "rq:job:wake-default": "hash",
 }
-OF_ONE_EVENT = ("e:", "b:", "d:", "same:", "spool_counted:", "replay:", "o:", "st:", "plugin_fault:", "sub:lock:")
-"""Keys of one event, one delivery or one process, which doctor does not search for."""
+OF_ONE_EVENT = (
+    *("e:", "b:", "d:", "same:", "spool_counted:", "replay:", "o:", "st:", "plugin_fault:", "sub:lock:", "queued:"),
+)
+"""Keys of one event, one delivery, one order key or one process, which doctor does not search for."""
 Run = Callable[[str], tuple[object, str, str]]
 COMMANDS = (
     "stats",
@@ -95,7 +97,7 @@ def fill(system: System) -> dict[str, str]:
     return {
         "id": failed.stored.id, "event": failed.stored.id, "store": "north", "lane": GREET, "handler": GREET,
         "group": group.decode(), "limit": "erp", "plugin": "shop", "worker": WORKER, "name": "all", "token": "t",
-        "m": "m", "span": "1", "kind": "order", "mark": "m",
+        "m": "m", "span": "1", "kind": "order", "mark": "m", "key": "north:order:1",
     }  # fmt: skip
 
 

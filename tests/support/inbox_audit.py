@@ -12,7 +12,7 @@ from redis import Redis
 from receiver.contract.event import Event
 from receiver.inbox import EventQueries, FailureQueries, keys
 
-OPEN = ("ready", "leased", "later", "held")
+OPEN = ("ready", "leased", "later", "held", "queued")
 DONE = keys.PREFIX + "done"
 
 
@@ -37,7 +37,9 @@ class InboxAudit:
         stores = sorted(set(self._stores.values()))
         self._lanes = [keys.READY + name for name in ("", *handlers)]
         self._held = [keys.HELD + store for store in stores]
-        sets = [*self._lanes, *self._held, keys.LEASED, keys.LATER, keys.FAILED, DONE, keys.INDEX]
+        self._queued = [key.decode() for key in client.keys(keys.QUEUED + "*")]
+        self._active = {name: _text(client.hgetall(keys.ORDER + name)) for name in handlers}
+        sets = [*self._lanes, *self._held, *self._queued, keys.LEASED, keys.LATER, keys.FAILED, DONE, keys.INDEX]
         indexes = [keys.index_of(store) for store in stores]
         records, self._bodies, members, slots, self._quarantined = self._read([*sets, *indexes], keys.SLOTS + limit)
         self._records: dict[str, dict[str, str]] = records
@@ -76,7 +78,8 @@ class InboxAudit:
 
     def every_open_item_is_in_exactly_one_set(self) -> None:
         found: dict[str, list[str]] = {}
-        for state, names in zip(OPEN, (self._lanes, [keys.LEASED], [keys.LATER], self._held), strict=True):
+        places = (self._lanes, [keys.LEASED], [keys.LATER], self._held, self._queued)
+        for state, names in zip(OPEN, places, strict=True):
             for name in names:
                 for item in self._members[name]:
                     found.setdefault(item, []).append(state)
@@ -119,6 +122,34 @@ class InboxAudit:
                 in_use.setdefault(f"{one.token}|{one.handler}", set()).add(one.event)
         assert {slot: set(events.split()) for slot, events in self._slots.items()} == in_use
         assert len(in_use) <= most
+
+    def one_claim_holds_the_active_runs_of_each_order_key(self) -> None:
+        """All open runs of a key that are not queued are named as active, and no others but a failure that stops it."""
+        active: dict[tuple[str, str], set[str]] = {}
+        stopping: dict[tuple[str, str], set[str]] = {}
+        queued: dict[tuple[str, str], set[str]] = {}
+        tokens: dict[tuple[str, str], set[str]] = {}
+        for one in self.items:
+            mark = self._records[one.event].get(f"k:{one.handler}")
+            if not mark:
+                assert one.state != "queued"
+                continue
+            place = (one.handler, mark[2:])
+            if one.state == "queued":
+                queued.setdefault(place, set()).add(one.event)
+            elif one.state in OPEN:
+                active.setdefault(place, set()).add(one.event)
+            elif one.state == "failed" and mark.startswith("s"):
+                stopping.setdefault(place, set()).add(one.event)
+            if one.state == "leased":
+                tokens.setdefault(place, set()).add(one.token)
+        assert all(len(held) == 1 for held in tokens.values()), "two leases of one key"
+        named = {(name, key): set(ids.split()) for name, found in self._active.items() for key, ids in found.items()}
+        for place in {*active, *queued, *named}:
+            assert active.get(place, set()) <= named.get(place, set()), place
+            assert named[place] <= active.get(place, set()) | stopping.get(place, set()), place
+        names = {f"{keys.QUEUED}{name}:{key}" for name, key in queued}
+        assert set(self._queued) == names
 
     def the_failure_groups_match_the_records(self) -> None:
         marks = Counter(

@@ -96,7 +96,15 @@ class Report:
 
 class Soak:
     def __init__(
-        self, folder: Path, *, seconds: float, seed: int, senders: int = 4, runs: int = 0, faults: int = 0
+        self,
+        folder: Path,
+        *,
+        seconds: float,
+        seed: int,
+        senders: int = 4,
+        runs: int = 0,
+        faults: int = 0,
+        plugin: str = PLUGIN,
     ) -> None:
         self.seconds = seconds
         self.wanted_faults = faults
@@ -110,7 +118,7 @@ class Soak:
         self.server = Server(folder / "server")
         self.server.start()
         more = '[store_defaults]\nurl = ""\n'
-        self.system = System(folder / "system", self.server.url, plugin=PLUGIN, child_processes=3, more=more)
+        self.system = System(folder / "system", self.server.url, plugin=plugin, child_processes=3, more=more)
         self.log = folder / "system" / "all.log"
         self._stop = threading.Event()
         self._paused: list[tuple[float, int]] = []

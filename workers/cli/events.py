@@ -16,7 +16,7 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.event import UNREADABLE, form_fields
 from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
-from receiver.inbox.queries.events import EventRecord
+from receiver.inbox.queries.events import EventRecord, RunRecord
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
 from workers.cli.events_reread import reread
@@ -109,7 +109,7 @@ def _show(record: EventRecord) -> None:
     if record.runs:
         output.table(
             ("HANDLER", "STATUS", "ATTEMPTS", "DUE", "RESULT"),
-            [(r.handler, output.state(r.status), r.attempts, r.due_at, r.error or r.result) for r in record.runs],
+            [(r.handler, output.state(r.status), r.attempts, r.due_at, _result_of(r)) for r in record.runs],
             drop=("DUE", "ATTEMPTS"),
             wrap="RESULT",
         )
@@ -126,6 +126,10 @@ def _show(record: EventRecord) -> None:
         f"storehooks handlers explain {event_id}  why each handler was called or not",
         f"storehooks events replay {event_id}  run its handlers again",
     )
+
+
+def _result_of(run: RunRecord) -> Any:
+    return run.order.text if run.order and run.order.place else run.error or run.result
 
 
 def _show_summary(record: EventRecord) -> None:

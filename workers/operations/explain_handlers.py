@@ -43,8 +43,8 @@ class HandlerExplanation:
     handler: str
     called: bool
     reason: str
-    """One of: called, running, skipped, echo, dropped, retrying, failed, delayed, loop, paused, limit, absent, waiting,
-    unreadable, probe, not-routed, not-loaded, topic, store, added-later."""
+    """One of: called, running, skipped, echo, dropped, retrying, failed, delayed, loop, paused, limit, absent, queued,
+    waiting, unreadable, probe, not-routed, not-loaded, topic, store, added-later."""
     why: str
     fix: str = ""
 
@@ -100,7 +100,14 @@ def _waiting(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
         run_here = f"to try it now: storehooks handlers run {run.handler} --event {_id(facts)}"
         sooner = run_here if run.handler in facts.loaded else ""
         return HandlerExplanation(run.handler, False, "delayed", f"delayed by delay=; due {when}", sooner)
-    return _held(facts, run.handler) or _limited(facts, run.handler)
+    return _held(facts, run.handler) or _queued(run) or _limited(facts, run.handler)
+
+
+def _queued(run: RunRecord) -> HandlerExplanation | None:
+    if not run.order or not run.order.place:
+        return None
+    first = f"storehooks events show {run.order.waits_for}" if run.order.waits_for else ""
+    return HandlerExplanation(run.handler, False, "queued", f"order_by: {run.order.text}", first)
 
 
 def _held(facts: RoutingFacts, name: str) -> HandlerExplanation | None:

@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from datetime import datetime
 from itertools import islice
@@ -18,9 +19,11 @@ from typing import TypeVar
 
 from receiver.contract.event import UNREADABLE
 from receiver.contract.topics import PROBE, matches
-from receiver.inbox import Administration, Declaration, FailureQueries, Inbox, keys
+from receiver.inbox import Administration, Declaration, EventQueries, FailureQueries, Inbox, keys
 from receiver.inbox.administration import ReopenResult
+from receiver.inbox.model import needs_data, order_for, order_of
 from receiver.inbox.outcomes import ENDED, RunState, status_of
+from receiver.inbox.queries.damage import DamagedRecord
 from receiver.inbox.queries.runs import EventRuns, RunQueries
 from workers.plugins.router import wanted_by
 from workers.subscriptions.managed_store import declared_handlers
@@ -77,6 +80,8 @@ class Replay:
         self._failures, self._runs = FailureQueries(inbox.client), RunQueries(inbox.client)
         self._handlers = declared_handlers(inbox.client).present
         self.queues = {one.handler: one.queue for one in self._handlers}
+        self._orders = {one.handler: order for one in self._handlers if (order := order_of(one))}
+        self._events = EventQueries(inbox.client)
         self.counts: Counter[tuple[ReopenResult, str]] = Counter()
         """What became of the runs, by result and handler."""
         self.progress: Callable[[int], None] = lambda _: None
@@ -134,12 +139,24 @@ class Replay:
         return min(left, self._rate.slice)
 
     def _reopen(self, items: Sequence[str], *, make: bool, cursor: tuple[str, str] = ("", "")) -> None:
+        orders = {item: self._order_of(item) for item in items if keys.split_item(item)[1] in self._orders}
         results = self.administration.reopen(
-            items, self.queues, make=make, again=self._again, urgent=self._urgent, cursor=cursor
+            items, self.queues, make=make, again=self._again, urgent=self._urgent, orders=orders, cursor=cursor
         )
         self.counts.update(zip(results, (keys.split_item(item)[1] for item in items), strict=True))
         self.progress(len(items))
         self._rate.wait(len(items))
+
+    def _order_of(self, item: str) -> str:
+        """The order of a run that has none yet: it is created here, or is older than its handler's `order_by`."""
+        event_id, handler = keys.split_item(item)
+        order = self._orders[handler]
+        if not needs_data(order):
+            return order
+        with suppress(DamagedRecord):
+            if event := self._events.as_event(event_id):
+                return order_for(order, event)
+        return ""  # it is not replayed
 
 
 def matching_runs(

@@ -57,6 +57,9 @@ class Context(Generic[M]):
     """A logger under the handler's name, for the worker's log. Do not log payloads: they are customers' data."""
     replay: bool = False
     """Whether this run is a replay that a person asked for."""
+    fence: int = 0
+    """With `order_by`, a number that is larger in each later run of the key and in each new attempt: a target that
+    refuses a smaller number than it has seen cannot be changed by a run that was replaced. 0 without `order_by`."""
     handler: str = ""
     """The full name of this handler: PLUGIN.FUNCTION."""
     event: Event | None = field(default=None, repr=False)

@@ -204,6 +204,8 @@ def declarations(config: Config, plugins: list[Plugin]) -> list[Declaration]:
                 "timeout": handler.timeout or config.workers.timeout,
                 "limit": handler.limit,
                 "delay": parse_duration(handler.delay),
+                "order_by": handler.order_by,
+                "on_failure": handler.on_failure,
                 "when": conditions.describe(handler.when),
                 "file": handler.file,
                 "line": handler.line,

@@ -37,6 +37,8 @@ class Handler:
     queue: str = "default"
     delay: float | str = 0.0
     echo: str = "drop"
+    order_by: str | None = None
+    on_failure: Literal["continue", "stop"] = "continue"
 
     @property
     def own_name(self) -> str:
@@ -95,6 +97,8 @@ class Router:
         queue: str = "default",
         delay: float | str = 0.0,
         echo: Literal["drop", "run"] = "drop",
+        order_by: str | None = None,
+        on_failure: Literal["continue", "stop"] = "continue",
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Register a handler: the function is called with (event, ctx) for each event of these topics.
@@ -114,6 +118,10 @@ class Router:
         delay    how long after its arrival an event is handled: seconds, or "10m", "2h", "1d"
         echo     whether the handler is called for the store's event about a write of this plugin itself, by `ctx.api`:
                  "drop" (not called) or "run"
+        order_by run events with one key one at a time, in the order of their acceptance: "resource", "store", or a path
+                 into the data, such as "data.customer_id". Other keys run in parallel
+        on_failure  what an ordered run that has failed for good does to its key: "continue" lets the next one run,
+                 "stop" waits until the failure is replayed or dropped
         name     the handler's name, if it should not be the function's: it stays the same when the function is renamed
         """
 
@@ -131,6 +139,8 @@ class Router:
                     queue=queue,
                     delay=delay,
                     echo=echo,
+                    order_by=order_by,
+                    on_failure=on_failure,
                 )
             )
             return function

@@ -19,6 +19,7 @@ from workers.plugins.router import Handler, Router
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
 _QUEUE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TOPIC = re.compile(r"\*|[a-z0-9_*-]+(\.[a-z0-9_*-]+)*")
+_ORDER_BY = re.compile(r"resource|store|data(\.[^.\s]+)+")
 _UNKNOWN_OPTION = re.compile(r"Router\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 PACKAGES = ("workers", "receiver", "storehooks")
 OUR_FOLDERS = {Path(__file__).parents[2] / package for package in PACKAGES}
@@ -99,6 +100,17 @@ def _wrong_options(handler: Handler) -> Iterator[str]:
         yield f"has limit={handler.limit!r}; a limit is the name of a [limits.NAME] in config"
     if handler.echo not in ("drop", "run"):
         yield f'has echo={handler.echo!r}; write echo="drop" (the default) or echo="run"'
+    yield from _wrong_order(handler)
+
+
+def _wrong_order(handler: Handler) -> Iterator[str]:
+    by, policy = handler.order_by, handler.on_failure
+    if by is not None and not (isinstance(by, str) and _ORDER_BY.fullmatch(by)):
+        yield f'has order_by={by!r}; write "resource", "store", or a path into the data such as "data.customer_id"'
+    if policy not in ("continue", "stop"):
+        yield f'has on_failure={policy!r}; write "continue" or "stop"'
+    elif policy == "stop" and by is None:
+        yield 'has on_failure="stop" without order_by=; write order_by="resource" too, or leave it out'
 
 
 def _wrong_numbers(handler: Handler) -> Iterator[str]:

@@ -4,25 +4,31 @@
 --       5 "1" to begin with the lanes that have suspects  6 how many lanes
 --       then for each lane: lane, its maximum number, its limit or "", concurrency (0 = any), spacing (ms, 0 = any), burst
 --       then the routes the caller knows, for each: store, topic, how many handlers, and for each of these: handler,
---       queue, and "1" if it may be leased to the caller, "0" if not, or ">ms": due that long after the event's
---       arrival
+--       queue, "1" if it may be leased to the caller, "0" if not, or ">ms": due that long after the event's arrival,
+--       and its order or ""
 -- returns {declarations' version, ms until a limit allows more work (0 = no limit stops any), item...}
---       where an item is {item, attempts, losses, replays, store, topic, delivery, resource, received, occurred, source,
---       data_path, body}, followed by the handlers leased to the caller if the event was routed here
+--       where an item is {item, attempts, losses, replays, order, store, topic, delivery, resource, received, occurred,
+--       source, data_path, body}, followed by the handlers leased to the caller if the event was routed here. The order is
+--       that of an ordered run: its fence, a space and its mark (see order.lua)
 -- The runs that one claim takes of a lane with a concurrency hold one slot: the caller has one child process perform them,
 -- one after the other. So while more is ready than slots are free, the next run begins without a call to the server.
 -- An item that lost its worker before is a suspect. It is claimed alone, so that no other item is charged with a loss that
 -- it causes. It is skipped while others are claimed. Its lane is recorded, and callers begin with such lanes every other time,
 -- so that both suspects and the others have their turn soon.
+-- If fewer runs are ready than the caller wants, the runs that are queued behind those it gets are leased to it too: one child
+-- process performs the runs of a key one after the other. So a single key needs no call to the server for each run.
 -- An event whose route the caller knows is routed in the same step, as `route` would. Any other is leased to be routed.
 local FIRST_LANE = 7
 local MAX_BYTES = 8 * 1024 * 1024 -- of bodies in one claim: the server must also answer others
+local MAX_FOLLOWERS = 63 -- queued runs that are leased with the first one of their key
+local PARTS = 4 -- of a handler in a route
 local MAX_SKIPPED = 256 -- suspects of a lane that one claim skips
 local token, lease_end, version, first_route
 local capacity, taken, wait_ms, size, left, suspected
 local ready_before -- how many items each lane had when the claim began
 local free_slots -- of the current limit, if it has a concurrency
 local routes, places, fields
+local fence, firsts -- the last fence given out, and the ordered runs leased of the current lane
 
 local function begin_claim()
   token, lease_end, capacity = ARGV[1], NOW + tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -30,16 +36,17 @@ local function begin_claim()
   first_route = FIRST_LANE + 6 * tonumber(ARGV[6])
   taken, wait_ms, size, left, free_slots = {}, 0, 0, {}, 0
   routes, places, fields = {}, {}, {}
+  fence, firsts = nil, {}
   suspected, ready_before = {}, {}
   for _, lane in ipairs(redis.call('SMEMBERS', P .. 'suspects')) do suspected[lane] = true end
 end
 
--- The fields that are read of an item: its run, its replays, and what is returned to the caller.
+-- The fields that are read of an item: its run, its replays, what is returned to the caller, and the mark of its order.
 local function fields_of(handler)
   return { 'r:' .. handler, 'p:' .. handler, 'store', 'topic', 'delivery', 'resource', 'received', 'occurred', 'source',
-    'data_path' }
+    'data_path', 'k:' .. handler }
 end
-local OPEN = 11
+local MARK, OPEN = 11, 12
 
 -- The routes by store and topic. For an event to be routed two more things are read: how many of its runs are open, and the
 -- runs of the handlers in the routes. `places` has the position of each handler in the reply.
@@ -49,9 +56,9 @@ local function read_routes()
   local at = ARGV[4] == version and first_route or #ARGV + 1
   while at <= #ARGV do
     local many = tonumber(ARGV[at + 2])
-    local last = at + 2 + 3 * many
+    local last = at + 2 + PARTS * many
     routes[ARGV[at] .. ' ' .. ARGV[at + 1]] = { first = at + 3, last = last, many = many }
-    for part = at + 3, last, 3 do
+    for part = at + 3, last, PARTS do
       if not places[ARGV[part]] then
         places[ARGV[part]] = #fields[''] + 1
         fields[''][#fields[''] + 1] = 'r:' .. ARGV[part]
@@ -70,11 +77,23 @@ local function about_item(id, handler)
   return not about.err and about or nil
 end
 
+-- A number that is larger with each lease of a key, even at a server that was emptied or replaced by an older copy.
+local function next_fence()
+  if not fence then
+    local last = redis.pcall('GET', P .. 'fence')
+    last = type(last) == 'string' and tonumber(last) or 0
+    fence = math.max(last, tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
+  end
+  fence = fence + 1
+  return fence
+end
+
 local function take(item, id, run, about, handlers)
   local body = redis.pcall('GET', P .. 'b:' .. id)
   if type(body) ~= 'string' then body = false end
   size = size + (body and #body or 0)
-  taken[#taken + 1] = { item, run.attempts, run.losses, about[2], about[3], about[4], about[5], about[6], about[7],
+  local order = about[MARK] and string.format('%.0f %s', next_fence(), about[MARK])
+  taken[#taken + 1] = { item, run.attempts, run.losses, about[2], order, about[3], about[4], about[5], about[6], about[7],
     about[8], about[9], about[10], body, unpack(handlers) }
 end
 
@@ -82,7 +101,7 @@ end
 local function known_route(run, about)
   local route = about[3] and about[4] and routes[about[3] .. ' ' .. about[4]]
   if not route or run.losses > 0 then return nil end
-  for part = route.first, route.last, 3 do
+  for part = route.first, route.last, PARTS do
     if about[places[ARGV[part]]] then return nil end
   end
   return route
@@ -90,10 +109,12 @@ end
 
 local function route_here(item, id, run, about, route)
   local made, mine, open = {}, {}, tonumber(about[OPEN] or 1) + route.many - 1
-  for part = route.first, route.last, 3 do
+  note_routed(id, about[3])
+  for part = route.first, route.last, PARTS do
     local handler, start = ARGV[part], ARGV[part + 2]
     local wanted = start == '1' and (left[handler] or 0) > 0 and token
-    if begin_run(id, about[3], handler, ARGV[part + 1], start, about[7], wanted, lease_end, made) then
+    if begin_run(id, about[3], handler, ARGV[part + 1], start, about[7], wanted, lease_end, made, ARGV[part + 3], about[4],
+      about[6]) then
       left[handler] = left[handler] - 1
       mine[#mine + 1] = handler
     end
@@ -103,14 +124,45 @@ local function route_here(item, id, run, about, route)
   if #mine > 0 then take(item, id, run, about, mine) end
 end
 
-local function lease_item(item, id, handler, run, about)
-  local route = handler == '' and known_route(run, about)
-  if route then return route_here(item, id, run, about, route) end
+local function lease(item, id, handler, run, about)
   run.state, run.token = 'leased', token
   write_run(id, handler, run)
   batch('ZADD', P .. 'leased', lease_end, item)
   left[handler] = left[handler] - 1
   take(item, id, run, about, {})
+end
+
+local function lease_item(item, id, handler, run, about)
+  local route = handler == '' and known_route(run, about)
+  if route then return route_here(item, id, run, about, route) end
+  local mark = about[MARK]
+  if mark and not may_lease(id, handler, run, mark, about[3]) then return end
+  lease(item, id, handler, run, about)
+  if mark and run.losses == 0 then firsts[#firsts + 1] = { id = id, mark = mark, store = about[3] } end
+end
+
+-- Leases the runs that are queued behind the first one of their key, at most `most`.
+local function take_followers(handler, first, most)
+  local queue, gone, ids = queue_of(handler, first.mark), {}, { first.id }
+  local found = most > 0 and read_or_set_aside('ZRANGE', queue, 0, math.min(most, MAX_FOLLOWERS) - 1, 'WITHSCORES') or {}
+  for at = 1, #found, 2 do
+    local item = found[at]
+    local id = split(item)
+    local about = about_item(id, handler)
+    local run = about and parse_run(about[1])
+    if size > MAX_BYTES or has_unrouted_before(first.store, tonumber(found[at + 1])) then break end
+    if run and run.state == 'queued' then
+      local is_due = run.token == '' or due_at(tonumber(run.token), about[7]) <= NOW
+      if run.losses > 0 or not is_due then break end
+      lease(item, id, handler, run, about)
+      ids[#ids + 1] = id
+    else
+      quarantine(item, 'found in queued while its record says ' .. (run and run.state or 'nothing'))
+    end
+    gone[#gone + 1] = item
+  end
+  in_slices('ZREM', P .. queue, gone)
+  if #ids > 1 then set_active(handler, key_in(first.mark), table.concat(ids, ' ')) end
 end
 
 -- Work of a paused store leaves the lane, so that claims need not search past it. `resume` returns it in order.
@@ -233,8 +285,12 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   if most == 0 then return end
   want = allowed(lane, want, limit, concurrency, spacing, burst)
   if want < 1 then return end
+  firsts = {}
   local last, refused = read_lane(lane, ready, want, most)
   if refused then error(refused, 0) end
+  if limit == '' and most == math.huge then
+    for _, first in ipairs(firsts) do take_followers(lane, first, want - (#taken - before)) end
+  end
   if last and tonumber(last) >= -1 then redis.call('HSET', P .. 'fair:' .. lane, '', last) end -- not for urgent runs
   local got = #taken - before
   record_taken(lane, limit, concurrency, spacing, burst, before + 1, got)
@@ -259,5 +315,7 @@ return function()
       end
     end
   end
+  release_heads_of_routed()
+  if fence then redis.call('SET', P .. 'fence', string.format('%.0f', fence)) end
   return { version, wait_ms, unpack(taken) }
 end

@@ -102,6 +102,7 @@ return function()
     if when < NOW - 90 * DAY or (when < NOW - DAY and when < newest[asked_for(seen[at])]) then
       redis.call('HDEL', P .. 'declarations', seen[at])
       redis.call('HDEL', P .. 'declared_at', seen[at])
+      redis.call('SREM', P .. 'ordered', seen[at])
     end
   end
 
@@ -118,6 +119,7 @@ return function()
     end
     redis.call('HSET', P .. 'declared_at', name, NOW)
     redis.call('HSET', P .. 'lanes', handler, queue)
+    if string.find(text, '"order_by":"', 1, true) then redis.call('SADD', P .. 'ordered', name) end
     local names = at < last_own and own or of_others
     names[#names + 1] = name
   end

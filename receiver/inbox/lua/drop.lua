@@ -8,13 +8,14 @@ local function drop(item)
   local run = read_run(id, handler)
   local store = redis.call('HGET', e, 'store')
   if not run or not store or run.state == 'leased' or redis.call('HEXISTS', e, 'g:' .. handler) == 0 then return 'kept' end
-  local retrying = run.state ~= 'failed'
+  local retrying, mark = run.state ~= 'failed', read_mark(id, handler)
   leave_group(id, handler, store)
-  redis.call('ZREM', set_of(run.state, handler, store), item)
+  redis.call('ZREM', set_of(run.state, handler, store, mark), item)
   run.state, run.token, run.urgent = 'dropped', '', false
   write_run(id, handler, run)
   redis.call('HSET', e, 'x:' .. handler, ARGV[1])
   if retrying then end_run(id, store, false) else settle_failure(id, store) end
+  if mark then leave_order(id, handler, mark, store) end
   return 'dropped'
 end
 

@@ -28,11 +28,12 @@ local function postpone(id, handler, item, run, detail, delay)
   redis.call('ZADD', P .. 'later', NOW + tonumber(delay), item)
 end
 
-local function release(id, handler, run, outcome, detail, delay)
+local function release(id, handler, run, outcome, detail, delay, mark, store)
   if outcome == 'busy' then
     redis.call('HSET', P .. 'busy', limit_of(handler) or 'h:' .. handler, NOW + tonumber(delay) .. ' ' .. delay)
     redis.call('HSET', P .. 'e:' .. id, 'x:' .. handler, detail)
   end
+  if mark then return queue_again(id, handler, run, mark, store) end
   run.state = 'ready'
   write_run(id, handler, run)
   return_to_front(id, handler, run.urgent)
@@ -40,10 +41,12 @@ local function release(id, handler, run, outcome, detail, delay)
 end
 
 local function write_end(item, id, handler, run, about, outcome, detail, delay)
-  local store = about[2]
+  local store, mark = about[2], about[7]
   if not store then error('its record names no store', 0) end
   run.token = ''
-  if outcome == 'release' or outcome == 'busy' then return release(id, handler, run, outcome, detail, delay) end
+  if outcome == 'release' or outcome == 'busy' then
+    return release(id, handler, run, outcome, detail, delay, mark, store)
+  end
   if outcome == 'wait' then return postpone(id, handler, item, run, detail, delay) end
   run.attempts, run.urgent = run.attempts + 1, false
   if outcome == 'failed' then
@@ -54,13 +57,15 @@ local function write_end(item, id, handler, run, about, outcome, detail, delay)
   else
     run.state = outcome
     end_without_failure(id, handler, run, detail, store, tonumber(about[5] or 1) - 1, tonumber(about[6] or 0))
+    if mark then leave_order(id, handler, mark, store) end
   end
   published[#published + 1] = { item, outcome, store, about[3], about[4], detail }
 end
 
 local function finish(item, token, outcome, detail, delay)
   local id, handler = split(item)
-  local about = redis.pcall('HMGET', P .. 'e:' .. id, 'r:' .. handler, 'store', 'topic', 'resource', 'open', 'bad')
+  local about = redis.pcall('HMGET', P .. 'e:' .. id, 'r:' .. handler, 'store', 'topic', 'resource', 'open', 'bad',
+    'k:' .. handler)
   local run = not about.err and parse_run(about[1])
   if not run or run.state ~= 'leased' or run.token ~= token then
     redis.pcall('HINCRBY', P .. 'n', 'stale', 1)

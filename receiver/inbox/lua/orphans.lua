@@ -17,8 +17,10 @@ return function()
 
   for _, lane in ipairs(redis.call('HKEYS', P .. 'lanes')) do
     if (newest[lane] or 0) < NOW - absent then
+      local _, queued = fail_queued(lane, '0', slice - ended, ARGV[3], failed)
+      ended = ended + queued
       local set = P .. 'ready:' .. lane
-      local items = redis.pcall('ZRANGE', set, 0, slice - ended - 1) -- none, if the key is damaged
+      local items = ended < slice and redis.pcall('ZRANGE', set, 0, slice - ended - 1) or {} -- none, if the key is damaged
       ended = ended + fail_waiting(set, 'ready', items, lane, ARGV[3], failed)
       if ended >= slice then break end
     end

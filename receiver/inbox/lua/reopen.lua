@@ -3,7 +3,7 @@
 -- ARGV  1 the key of a replay's position, or ""  2 the position, "" to delete it
 --       3 "1" to remove the handler's once marks for these events, so that effects are repeated
 --       4 "1" to make the runs of paused handlers urgent: each begins although its handler is paused, until it was attempted
---       then for each run: item, queue, "1" to create a missing run
+--       then for each run: item, queue, "1" to create a missing run, and the order of a run that has none yet, or ""
 -- returns for each run what became of it; `ReopenResult` in administration.py lists the words
 local urgent
 
@@ -13,10 +13,20 @@ local function is_open(run, handler)
   if run.state == 'ready' then
     return run.urgent or not (urgent or run.attempts > 0) or not is_paused('handler:' .. handler)
   end
-  return run.state == 'leased' or run.state == 'held'
+  return run.state == 'leased' or run.state == 'held' or run.state == 'queued'
 end
 
-local function reopen(item, queue, make)
+-- The mark of a run that is reopened. One that was created before its handler was ordered gets a mark now.
+local function mark_of(id, handler, store, order)
+  local mark = read_mark(id, handler)
+  if mark or order == '' then return mark end
+  local topic, resource = unpack(redis.call('HMGET', P .. 'e:' .. id, 'topic', 'resource'))
+  mark = order_mark(order, id, store, topic, resource)
+  redis.call('HSET', P .. 'e:' .. id, 'k:' .. handler, mark)
+  return mark
+end
+
+local function reopen(item, queue, make, order)
   local id, handler = split(item)
   local e = P .. 'e:' .. id
   local store = redis.call('HGET', e, 'store')
@@ -43,8 +53,11 @@ local function reopen(item, queue, make)
   redis.call('HSET', P .. 'lanes', handler, queue)
   local paused = is_paused('handler:' .. handler)
   local first = urgent and paused
-  write_run(id, handler, { state = 'ready', attempts = 0, losses = 0, queue = queue, token = '', urgent = first })
-  make_ready(id, handler, store, first)
+  local mark = mark_of(id, handler, store, order)
+  local is_first = not mark or join_order(id, handler, mark, store)
+  write_run(id, handler, { state = is_first and 'ready' or 'queued', attempts = 0, losses = 0, queue = queue, token = '',
+    urgent = first })
+  if is_first then make_ready(id, handler, store, first) end
   wake(queue)
   if is_paused('store:' .. store) then return 'store-paused' end
   return not paused and 'ready' or first and 'although-paused' or 'handler-paused'
@@ -53,8 +66,9 @@ end
 return function()
   local results = {}
   urgent = ARGV[4] == '1'
-  for at = 5, #ARGV, 3 do
-    results[#results + 1] = change_or_quarantine(ARGV[at], reopen, ARGV[at], ARGV[at + 1], ARGV[at + 2] == '1')
+  for at = 5, #ARGV, 4 do
+    local make = ARGV[at + 2] == '1'
+    results[#results + 1] = change_or_quarantine(ARGV[at], reopen, ARGV[at], ARGV[at + 1], make, ARGV[at + 3])
   end
   if ARGV[1] ~= '' then
     if ARGV[2] == '' then redis.call('DEL', ARGV[1]) else redis.call('SET', ARGV[1], ARGV[2], 'EX', 604800) end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- retire: a handler is removed for good. Its declarations and its pause are removed, and its waiting runs end as failures,
 -- in slices of one place after the other. Leased runs end as usual; one that becomes ready again is ended by `orphans`.
--- ARGV  1 handler  2 place: "ready", "later" or "held:STORE"  3 cursor ("0" at first)  4 how many to examine
+-- ARGV  1 handler  2 place: "queued", "ready", "later" or "held:STORE"  3 cursor ("0" at first)  4 how many to examine
 --       5 detail (JSON)
 -- returns {the next cursor ("0" at the end of the place), how many became failures}
 return function()
@@ -10,11 +10,13 @@ return function()
     if string.match(name, '^([^@]*)@') == handler then
       redis.call('HDEL', P .. 'declarations', name)
       redis.call('HDEL', P .. 'declared_at', name)
+      redis.call('SREM', P .. 'ordered', name)
       redis.call('INCR', P .. 'declarations_version')
     end
   end
   redis.call('SREM', P .. 'paused', 'handler:' .. handler)
 
+  if place == 'queued' then return { fail_queued(handler, ARGV[3], tonumber(ARGV[4]), ARGV[5], {}) } end
   local set = P .. (place == 'ready' and 'ready:' .. handler or place)
   local page = redis.call('ZSCAN', set, ARGV[3], 'COUNT', ARGV[4])
   local items = {}

@@ -2,20 +2,22 @@
 -- route: create a run of each event for each handler that wants it.
 -- ARGV  1 version of the declarations they were routed by  2 lease (ms)
 --       3 for how long after the first declaration handlers may not be declared yet (ms)
---       then for each event: token, id, how many handlers, and for each of these: handler, queue, and "1" to lease it
---       to the caller, "0" to leave it ready, or ">ms": due that long after the event's arrival
+--       then for each event: token, id, how many handlers, and for each of these: handler, queue, "1" to lease it
+--       to the caller, "0" to leave it ready, or ">ms": due that long after the event's arrival; and its order or ""
 -- returns for each event {"routed", the handlers leased to the caller...}, or {"unhandled"}, {"stale"} (the token does not
 --       match, or the record is damaged and was quarantined), {"reroute"} (the declarations have changed) or
 --       {"postponed"} (no handler wants it, and some may not be declared yet). A run that may not begin at once, because
 --       its handler is paused or busy or an older run of it waits, is left ready in any case.
+local PARTS = 4
 local LOOK_AGAIN = 5000 -- ms: as often as workers declare their handlers
 local lease_end, up_to_date, wait_ms
 local PROBE = 'storehooks-probe.sent' -- our own: it needs no handler
 
--- The event's record in one read: its routing state, store, open runs, time of arrival, topic, and the runs it has already.
+-- The event's record in one read: its routing state, store, open runs, time of arrival, topic, resource, and the runs it
+-- has already.
 local function read_event(id, first, many)
-  local fields = { 'r:', 'store', 'open', 'received', 'topic' }
-  for at = 0, many - 1 do fields[#fields + 1] = 'r:' .. ARGV[first + 3 * at] end
+  local fields = { 'r:', 'store', 'open', 'received', 'topic', 'resource' }
+  for at = 0, many - 1 do fields[#fields + 1] = 'r:' .. ARGV[first + PARTS * at] end
   local found = redis.pcall('HMGET', P .. 'e:' .. id, unpack(fields))
   return not found.err and found or {}
 end
@@ -46,20 +48,23 @@ local function route(token, id, first, many)
     return { 'stale' }
   end
   if not up_to_date then return { 'reroute' } end
-  local store, open, had, answer, fields = now[2], tonumber(now[3] or 1), 0, { 'routed' }, {}
+  local store, open, had, made, answer, fields = now[2], tonumber(now[3] or 1), 0, 0, { 'routed' }, {}
   batch('ZREM', P .. 'leased', id)
   if not store or not open then
     quarantine(id, 'its record names no store, or no number of open runs')
     return { 'stale' }
   end
+  note_routed(id, store)
   for at = 0, many - 1 do
-    local part = first + 3 * at
-    if now[6 + at] then
+    local part = first + PARTS * at
+    if now[7 + at] then
       had = had + 1
     else
       local handler, start = ARGV[part], ARGV[part + 2]
       local wanted = start == '1' and token
-      if begin_run(id, store, handler, ARGV[part + 1], start, now[4], wanted, lease_end, fields) then
+      made = made + 1
+      if begin_run(id, store, handler, ARGV[part + 1], start, now[4], wanted, lease_end, fields, ARGV[part + 3], now[5],
+        now[6]) then
         answer[#answer + 1] = handler
       end
     end
@@ -67,7 +72,7 @@ local function route(token, id, first, many)
   if #fields == 0 and had == 0 and now[5] ~= PROBE and wait_for_handlers() > 0 then return postpone(id, event) end
   redis.call('HDEL', e, 'r:')
   if #fields > 0 then
-    redis.call('HSET', e, 'open', open + #fields / 2 - 1, unpack(fields))
+    redis.call('HSET', e, 'open', open + made - 1, unpack(fields))
     return answer
   end
   -- No new run: the item of the event to be routed ends here.
@@ -89,7 +94,8 @@ return function()
   while at <= #ARGV do
     local many = tonumber(ARGV[at + 2])
     answers[#answers + 1] = route(ARGV[at], ARGV[at + 1], at + 3, many)
-    at = at + 3 + 3 * many
+    at = at + 3 + PARTS * many
   end
+  release_heads_of_routed()
   return answers
 end

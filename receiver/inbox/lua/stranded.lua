@@ -4,22 +4,25 @@
 -- ARGV  1 position of the walk through all events, the newest first; "" to begin  2 maximum number of events  3 lease (ms)
 -- returns {the next position, "" at the end; how many items were put back}
 local lease, found
+local leaderless -- keys that have queued runs, and no active one as far as is known
 
 -- Whether an item is in none of the sets. False if one of them is damaged, so that it is not known, and if it could not
 -- be made ready.
-local function is_stranded(item, handler, store)
+local function is_stranded(item, handler, store, mark)
   if redis.pcall('HEXISTS', P .. 'quarantined', item) ~= 0 then return false end
   if type(redis.pcall('HLEN', P .. 'fair:' .. handler)) == 'table' then return false end
-  for _, state in ipairs({ 'ready', 'leased', 'later', 'held' }) do
-    if redis.pcall('ZSCORE', set_of(state, handler, store), item) ~= false then return false end
+  for _, state in ipairs({ 'ready', 'leased', 'later', 'held', mark and 'queued' }) do
+    if redis.pcall('ZSCORE', set_of(state, handler, store, mark), item) ~= false then return false end
   end
   return true
 end
 
 -- A leased run may be running: its worker renews the lease, or it lapses. One that waits until later waits its whole delay
--- again. The others become ready; a claim holds them if their store is paused.
-local function put_back(item, id, handler, run, store)
-  if run.state == 'leased' then
+-- again, and one that was queued its turn. The others become ready; a claim holds them if their store is paused.
+local function put_back(item, id, handler, run, store, mark)
+  if run.state == 'queued' then
+    redis.call('ZADD', P .. queue_of(handler, mark), string.format('%.0f', accepted_at(id)), item)
+  elseif run.state == 'leased' then
     redis.call('ZADD', P .. 'leased', NOW + lease, item)
   elseif run.state == 'later' then
     redis.call('ZADD', P .. 'later', NOW + (tonumber(run.token) or 0), item)
@@ -32,7 +35,42 @@ local function put_back(item, id, handler, run, store)
   found = found + 1
 end
 
-local OPEN = { ready = true, leased = true, later = true, held = true }
+local OPEN = { ready = true, leased = true, later = true, held = true, queued = true }
+
+-- Those of the runs that order:{handler} names as active which still are.
+local function still_active(ids, handler, mark)
+  local left = {}
+  for id in string.gmatch(ids or '', '%S+') do
+    local run = read_run(id, handler)
+    local state = run and redis.pcall('HEXISTS', P .. 'quarantined', item_of(id, handler)) == 0 and run.state
+    if state and state ~= 'queued' and OPEN[state] or state == 'failed' and stops_at_failure(mark) then
+      left[#left + 1] = id
+    end
+  end
+  return left
+end
+
+-- The active runs of a key are named by order:{handler}, and no others; a key without any lets its next run begin.
+local function check_order(id, handler, run, mark, store)
+  local key = key_in(mark)
+  local active = active_of(handler, key)
+  if run.state ~= 'queued' then
+    local is_known = active and without(active, id)
+    if not is_known then set_active(handler, key, (active or '') == '' and id or id .. ' ' .. active) end
+    return
+  end
+  local left = still_active(active, handler, mark)
+  if #left == 0 then leaderless[item_of(key, handler)] = { handler, mark, store } end
+  if #left > 0 and table.concat(left, ' ') ~= active then set_active(handler, key, table.concat(left, ' ')) end
+end
+
+-- After all events of the slice: an older one may be the active run of a key that has lost which one it was.
+local function advance_leaderless()
+  for _, one in pairs(leaderless) do
+    local handler, mark, store = unpack(one)
+    if #still_active(active_of(handler, key_in(mark)), handler, mark) == 0 then advance(handler, mark, store) end
+  end
+end
 
 local function examine(id)
   local about = redis.pcall('HMGET', P .. 'e:' .. id, 'state', 'store')
@@ -46,18 +84,20 @@ local function examine(id)
       redis.call('SADD', P .. 'resuming', about[2])
     end
     if run and OPEN[run.state] then
-      local item = item_of(id, handler)
-      if is_stranded(item, handler, about[2]) then
-        change_or_quarantine(item, put_back, item, id, handler, run, about[2])
+      local item, mark = item_of(id, handler), read_mark(id, handler)
+      if is_stranded(item, handler, about[2], mark) then
+        change_or_quarantine(item, put_back, item, id, handler, run, about[2], mark)
       end
+      if mark then change_or_quarantine(item, check_order, id, handler, run, mark, about[2]) end
     end
   end
 end
 
 return function()
   local from = ARGV[1] == '' and '+inf' or '(' .. ARGV[1]
-  lease, found = tonumber(ARGV[3]), 0
+  lease, found, leaderless = tonumber(ARGV[3]), 0, {}
   local events = redis.pcall('ZREVRANGEBYSCORE', P .. 'ix', from, '-inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])
   for at = 1, #events, 2 do examine(events[at]) end
+  advance_leaderless()
   return { events[#events] or '', found }
 end

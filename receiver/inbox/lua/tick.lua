@@ -22,26 +22,26 @@ local function lapse(id, handler, run, store)
     fail_run(id, handler, run, store, ARGV[4])
     failed[#failed + 1] = failure_of(id, handler, store)
   else
-    run.state = 'ready'
-    write_run(id, handler, run)
-    return_to_front(id, handler, run.urgent)
+    local mark = read_mark(id, handler)
+    if mark then
+      queue_again(id, handler, run, mark, store)
+    else
+      run.state = 'ready'
+      write_run(id, handler, run)
+      return_to_front(id, handler, run.urgent)
+    end
     redis.call('SADD', P .. 'suspects', handler)
   end
 end
 
--- Renames a key that has another type than ours: what it had is lost already, and steps would fail at it. The script
--- `stranded` puts the items of a set back, by their records.
 local function set_aside_damaged(name, command)
-  if size_of(name, command) then return end
-  local kept = string.format('%sdamaged:%s:%.0f', P, name, NOW)
-  redis.call('RENAME', P .. name, kept)
-  quarantine(P .. name, 'it had another type than ours, and is kept as ' .. kept)
+  if not size_of(name, command) then set_aside(name) end
 end
 
 -- Each with a command of its type. Not `paused` and the declarations: without these, more would run than people want.
 local CHECKED = { 'quarantined', 'HLEN', 'leased', 'ZCARD', 'later', 'ZCARD', 'failed', 'ZCARD', 'groups', 'ZCARD',
   'done', 'ZCARD', 'ix', 'ZCARD', 'n', 'HLEN', 'lanes', 'HLEN', 'limits', 'HLEN', 'paces', 'HLEN', 'busy', 'HLEN',
-  'suspects', 'SCARD', 'resuming', 'SCARD' }
+  'suspects', 'SCARD', 'resuming', 'SCARD', 'ordered', 'SCARD', 'heads', 'SCARD' }
 
 -- Returns the lanes, each with its queue.
 local function check_keys()
@@ -96,6 +96,10 @@ return function()
   cut_later()
 
   for _, store in ipairs(redis.call('SMEMBERS', P .. 'resuming')) do return_held(store, slice, false) end
+  for _, store in ipairs(redis.call('SMEMBERS', P .. 'heads')) do
+    release_heads(store)
+    if redis.call('EXISTS', P .. 'heads:' .. store) == 0 then redis.call('SREM', P .. 'heads', store) end
+  end
 
   write_batched()
   for at = 1, #lanes, 2 do

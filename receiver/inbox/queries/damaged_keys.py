@@ -21,12 +21,16 @@ _REWRITTEN = "nothing is lost without it: running processes write it again"
 _LOST = {
     "lanes fair:{lane} limits slots:{limit} paces busy suspects declarations declared_at declared_by "
     "declarations_version declared_since accepted_until bodies_removed_until later_examined leader spools replaced "
-    "quarantined keyring_version secret_versions changing receivers": _REWRITTEN,
+    "ordered fence quarantined keyring_version secret_versions changing receivers": _REWRITTEN,
     "data": "without it, hosts report that Redis was replaced, until `storehooks hosts accept`",
     "seen": "without it, hosts report that Redis lacks events, until `storehooks hosts accept`",
     "writes loops": "without it, suspected loops are not listed, and may be quick again for a moment",
     "n t:{store}": "without it, its counts begin at 0 again",
     "ready:{lane} leased later held:{store}": "without it, the housekeeper puts its runs back within minutes",
+    "order:{lane}": "without it, two runs of an order key may overlap until the housekeeper has read all records, and "
+    "keys that a failure has stopped go on",
+    "unrouted:{store}": "without it, ordered runs may begin before older events of their store",
+    "heads heads:{store}": "without it, the housekeeper lets the runs that it had begin within minutes",
     "ix ix:{store}": "without it, its events are handled, but not listed, and not put back if a set is lost",
     "done": "without it, events that it had are never removed by age",
     "paused": "without it, nothing is paused any more, and what was held runs",

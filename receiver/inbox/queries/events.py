@@ -20,7 +20,7 @@ from receiver.inbox.outcomes import RunState, RunStatus, status_of
 from receiver.inbox.queries.damage import DAMAGED, DamagedRecord, as_text, read_each, read_numbers
 from receiver.inbox.redis.connecting import server_ms
 
-COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "conflicts", "altered")
+COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "conflicts", "altered", "unkeyed")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
 _SEARCHED = 2_000
@@ -89,6 +89,26 @@ class RunRecord:
     reason: str | None = None
     """Why it ended without a call, or without the handler's error: skipped, echo, lost-worker, no-such-handler,
     no-body. Why it waits without a call: loop, own-write."""
+    order: OrderPlace | None = None
+    """None without `order_by`."""
+
+
+@dataclass(frozen=True)
+class OrderPlace:
+    """Where an ordered run is in its order."""
+
+    key: str
+    is_own_id: bool
+    """Whether the key is the event's own id, because the event has no value where `order_by` looks for one."""
+    place: int | None = None
+    """1 is next. None if it is not queued."""
+    waits_for: str | None = None
+    """The event whose run must end first. None if an older event of the store is not routed yet."""
+
+    @property
+    def text(self) -> str:
+        behind = f"event {self.waits_for}" if self.waits_for else "an older event of the store, which is not routed yet"
+        return f"queued behind {behind}; place {self.place} of the key {self.key}"
 
 
 @dataclass(frozen=True)
@@ -201,9 +221,10 @@ class EventQueries:
         if not fields:
             return None
         try:
-            return read_record(event_id, fields, blob, lambda handler: self._due_at(event_id, handler))
+            record = read_record(event_id, fields, blob, lambda handler: self._due_at(event_id, handler))
         except ValueError:
             raise DamagedRecord(event_id) from None
+        return replace(record, runs=tuple(self._with_place(event_id, run) for run in record.runs))
 
     def seconds_stored(self, event_id: str) -> float:
         """The seconds since an event was accepted, by the server's clock."""
@@ -253,6 +274,18 @@ class EventQueries:
         )
         return list(found)
 
+    def _with_place(self, event_id: str, run: RunRecord) -> RunRecord:
+        """A waiting run with its place among those that are queued, if it is."""
+        if run.order is None or run.status is not RunStatus.WAITING:
+            return run
+        key = run.order.key
+        place: Any = self.client.zrank(f"{keys.QUEUED}{run.handler}:{key}", keys.run_item(event_id, run.handler))
+        if place is None:
+            return run
+        active: Any = self.client.hget(keys.ORDER + run.handler, key)
+        waits_for = as_text(active.split()[0]) if active else None
+        return replace(run, order=replace(run.order, place=place + 1, waits_for=waits_for))
+
     def _due_at(self, event_id: str, handler: str) -> datetime | None:
         due = self.client.zscore(keys.LATER, keys.run_item(event_id, handler))
         return from_ms(due) if due else None
@@ -273,13 +306,15 @@ def read_record(
     handlers = sorted(name[2:] for name in named if name.startswith("r:") and name != "r:")
     summary = _summary(event_id, [named.get(name) for name in _SUMMARY])
     reason = named.get("reason")
-    runs = tuple(_run(handler, named, due_at) for handler in handlers)
+    runs = tuple(_run(event_id, handler, named, due_at) for handler in handlers)
     return EventRecord(summary, headers, body, runs, reason.decode() if reason else None)
 
 
-def _run(handler: str, fields: Mapping[str, bytes], due_at: Callable[[str], datetime | None]) -> RunRecord:
+def _run(
+    event_id: str, handler: str, fields: Mapping[str, bytes], due_at: Callable[[str], datetime | None]
+) -> RunRecord:
     state, attempts, *_ = fields[f"r:{handler}"].decode().split(" ")
-    detail = read_detail(fields.get(f"x:{handler}"))
+    detail, key = read_detail(fields.get(f"x:{handler}")), fields.get(f"k:{handler}", b"").decode()[2:]
     return RunRecord(
         handler=handler,
         version=detail.get("version"),
@@ -289,6 +324,7 @@ def _run(handler: str, fields: Mapping[str, bytes], due_at: Callable[[str], date
         error=detail.get("error"),
         due_at=due_at(handler) if state == RunState.LATER else None,
         reason=detail.get("reason"),
+        order=OrderPlace(key, key.endswith(f":!{event_id}")) if key else None,
     )
 
 

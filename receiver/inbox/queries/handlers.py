@@ -26,7 +26,7 @@ class AbsentHandler:
     since: datetime | None
     """When a worker last declared it; None if it was retired."""
     waiting: int
-    """The number of its waiting runs: ready, delayed, retried, or held for a paused store."""
+    """The number of its waiting runs: ready, delayed, retried, queued, or held for a paused store."""
 
 
 class HandlerQueries:
@@ -85,7 +85,16 @@ class HandlerQueries:
             handler = keys.split_item(as_text(item))[1]
             if handler in found:
                 found[handler] += 1
+        for name in found:
+            found[name] += self._queued(name)
         return found
+
+    def _queued(self, handler: str) -> int:
+        """The number of ordered runs that wait for others of their key."""
+        pipeline = self.client.pipeline(transaction=False)
+        for key, _ in self.client.hscan_iter(keys.ORDER + handler, count=_PAGE):
+            pipeline.zcard(keys.QUEUED.encode() + handler.encode() + b":" + key)
+        return sum(pipeline.execute())
 
 
 def held_stores(client: Redis) -> list[str]:

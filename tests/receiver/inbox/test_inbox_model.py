@@ -1,15 +1,18 @@
 """The inbox against a model: random sequences of operations and faults keep the invariants.
 
-An open item is in exactly one of ready, leased, later and held, and a closed item is in none. accepted = settled + open
-+ failed, and each counter matches the records. No limit has more slots in use than it allows, and no open event loses
-its body.
+An open item is in exactly one of ready, leased, later, held and queued, and a closed item is in none. accepted =
+settled + open + failed, and each counter matches the records. No limit has more slots in use than it allows, and no
+open event loses its body. No order key has two leases at once, its runs begin in the order of acceptance, and each of
+them ends once workers go on.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -40,7 +43,7 @@ from receiver.inbox import (
 )
 from receiver.inbox.administration import DropResult
 from receiver.inbox.leases import LOSSES_ALLOWED
-from receiver.inbox.model import from_ms
+from receiver.inbox.model import PlannedRun, from_ms
 from receiver.inbox.queries.handlers import HandlerQueries
 from tests.support.inbox_audit import InboxAudit
 
@@ -51,8 +54,32 @@ SLOTS = 2
 LIMITS = dict.fromkeys(("shop.two", "shop.three"), Limit("erp", concurrency=SLOTS))
 """Two handlers share a limit; the first handler has none."""
 SETS = (*(keys.READY + lane for lane in ("", *HANDLERS)), keys.LEASED, keys.LATER, *(keys.HELD + one for one in STORES))
+ORDERS = {"shop.one": "c resource", "shop.three": "s store"}
+"""The second handler is not ordered; the third is, and has a limit."""
+RESOURCES = 2
 LONG_DELAY = 1e10
 """Seconds after arrival, which is in 1970."""
+
+
+OPEN = ("ready", "leased", "later", "held", "queued")
+
+
+class OrderedRun(NamedTuple):
+    item: str
+    handler: str
+    key: str
+    accepted: float
+
+
+def _planned(name: str, how: bool | float) -> PlannedRun:
+    """As a worker plans it: a run with a limit or an order is never leased while its event is routed."""
+    if name in ORDERS:
+        return name, "default", False if how is True else how, ORDERS[name]
+    return name, "default", how if how is not True else name not in LIMITS
+
+
+def _state_in(run: bytes | None) -> str:
+    return (run or b"").decode().split(" ")[0]
 
 
 class InboxMachine(RuleBasedStateMachine):
@@ -66,6 +93,7 @@ class InboxMachine(RuleBasedStateMachine):
         ours = self.client.get("storehooks-tests")
         self.client.flushdb()
         self.client.set(keys.DECLARED_SINCE, 1)  # all workers had time to declare their handlers
+        self.client.sadd(keys.PREFIX + "ordered", "shop.one@1")
         self.sent = -1
         self.states: dict[str, str] = {}
         if ours:  # the mark of a shared server's database that may be flushed
@@ -78,18 +106,57 @@ class InboxMachine(RuleBasedStateMachine):
         self.crashed: list[Run] = []
         self.stale: list[Run] = []
         self.removed: Counter[tuple[str, str]] = Counter()
+        self.fences: dict[tuple[str, str], int] = {}
+        self.made: set[str] = set()
+        """Runs that a replay created: they may be older than those that have ended."""
 
     def teardown(self) -> None:
         if hasattr(self, "client"):
-            self.client.flushdb()
-            self.client.close()
+            try:
+                self._everything_ends_once_workers_go_on()
+            finally:
+                self.client.flushdb()
+                self.client.close()
+
+    def _everything_ends_once_workers_go_on(self) -> None:
+        """Nothing is lost: all events are routed, all runs end, except those behind a failure that stops their key."""
+        for name in self.administration.paused():
+            kind, _, whose = name.partition(":")
+            self.administration.resume(**{kind: whose})
+        self.leased = []
+        self.crash()
+        idle = 0
+        while idle < 3:
+            self.tick()
+            self.client.delete(keys.BUSY)
+            self.claim(50, set(HANDLERS))
+            idle = 0 if self.leased else idle + 1
+            for run in self.leased:
+                if run.handler:
+                    self.inbox.finish([Outcome(run, "done")])  # type: ignore[arg-type]
+                else:
+                    self.inbox.route([(run, [])], self.inbox.declarations().version)
+            self.leased = []
+        audit = InboxAudit(self.client, [one.event for one in self.known], handlers=HANDLERS, limit="erp")
+        stopped = {ids for one in HANDLERS for ids in self.client.hvals(keys.ORDER + one)}
+        assert all(len(ids.split()) == 1 for ids in stopped)
+        left = [one for one in audit.items if one.state in OPEN]
+        assert all(one.state == "queued" and one.handler == "shop.three" for one in left), left
+        assert not left or stopped
 
     # Receiver
 
     @rule(store=st.sampled_from(STORES), unreadable=st.booleans())
     def accept(self, store: str, unreadable: bool) -> None:
         number = self.sent = self.sent + 1
-        event = Event(id=f"event{number}", store=store, topic="order.created", received_at=from_ms(1000), body=b"{}")
+        event = Event(
+            id=f"event{number}",
+            store=store,
+            topic="order.created",
+            received_at=from_ms(1000),
+            body=b"{}",
+            resource_id=str(number % RESOURCES),
+        )
         delivery = Delivery(event, "orders/create", unreadable="not JSON" if unreadable and number % 7 == 3 else "")
         self.known.append(delivery)
         assert self.inbox.accept([delivery])[0].status == "accepted"
@@ -105,9 +172,11 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(many=st.integers(1, 5), handlers=st.sets(st.sampled_from(HANDLERS)))
     def claim(self, many: int, handlers: set[str]) -> None:
         lanes = dict.fromkeys(("", *sorted(handlers)), many)
+        before = self._open_ordered_runs()
         runs = self.inbox.claim(lanes, capacity=many, limits=LIMITS).runs
         assert len(runs) <= many
         assert len(runs) == 1 or not any(run.losses for run in runs), "a suspect is claimed alone"
+        self._check_order(before, runs)
         self.leased += runs
 
     @rule(
@@ -129,16 +198,50 @@ class InboxMachine(RuleBasedStateMachine):
     ) -> None:
         """As a worker does it: a run with a limit is never leased while its event is routed."""
         version = self.inbox.declarations().version if current else "old"
-        chosen = [
-            (name, "default", how if how is not True else name not in LIMITS) for name, how in sorted(handlers.items())
-        ]
+        chosen = [_planned(name, how) for name, how in sorted(handlers.items())]
         routes = Routes(version, {(store, "order.created"): chosen for store in sorted(stores)})
         names = ("", *HANDLERS) if not lanes_first else (*HANDLERS, "")
+        before = self._open_ordered_runs()
         _, claim = self.inbox.finish_and_claim(
             (), dict.fromkeys(names, many), capacity=many, limits=LIMITS, routes=routes, suspects_first=suspects_first
         )
         assert len({run.event.id for run in claim.runs}) == 1 or not any(run.losses for run in claim.runs)
+        self._check_order(before, claim.runs)
         self.leased += claim.runs
+
+    def _open_ordered_runs(self) -> list[OrderedRun]:
+        """The open ordered runs that were never replayed, and with the handler "" the events that wait to be routed."""
+        found = []
+        pipeline = self.client.pipeline(transaction=False)
+        for one in self.known:
+            pipeline.hgetall(keys.EVENT + one.event.id).zscore(keys.INDEX, one.event.id)
+        replies = iter(pipeline.execute())
+        for one in self.known:
+            fields, accepted = next(replies), next(replies)
+            if _state_in(fields.get(b"r:")) in ("ready", "leased", "held"):
+                found.append(OrderedRun(one.event.id, "", one.event.store, accepted))
+            for name in ORDERS:
+                item, mark = keys.run_item(one.event.id, name), fields.get(f"k:{name}".encode(), b"").decode()
+                is_first_time = f"p:{name}".encode() not in fields and item not in self.made
+                if _state_in(fields.get(f"r:{name}".encode())) in OPEN and is_first_time:
+                    found.append(OrderedRun(item, name, mark[2:], accepted))
+        return found
+
+    def _check_order(self, before: list[OrderedRun], runs: Sequence[Run]) -> None:
+        """Each ordered run begins after all of its key that were accepted before it, or with them in one claim; and
+        after each event of its store that was accepted before it was routed. A replayed one comes when it can."""
+        claimed = {run.item for run in runs}
+        last: dict[tuple[str, str], float] = {}
+        for run in (run for run in runs if run.order_key):
+            place, at = (run.handler, run.order_key), self.client.zscore(keys.INDEX, run.stored.id)
+            assert run.fence > self.fences.get(place, 0), "the fence grows"
+            self.fences[place] = run.fence
+            if any(one.item == run.item for one in before):
+                assert at > last.get(place, 0)
+                last[place] = at
+                older = {one for one in before if one.accepted < at}
+                assert {one.item for one in older if (one.handler, one.key) == place} <= claimed, (run.item, older)
+                assert not {one for one in older if (one.handler, one.key) == ("", run.stored.store)}, (run.item, older)
 
     @rule(many=st.integers(1, 5))
     def claim_and_lose_the_reply(self, many: int) -> None:
@@ -150,7 +253,7 @@ class InboxMachine(RuleBasedStateMachine):
         self._route(data.draw(st.sampled_from([run for run in self.leased if not run.handler])), handlers, mine)
 
     def _route(self, event: Run, handlers: set[str], mine: bool) -> None:
-        chosen = [(name, "default", mine and name not in LIMITS) for name in sorted(handlers)]
+        chosen = [_planned(name, mine) for name in sorted(handlers)]
         routed = any(self._run_state(event.event.id, name) for name in handlers)
         waiting = {name for name in handlers if self.client.exists(keys.READY + name)}
         (reply,) = self.inbox.route([(event, chosen)], self.inbox.declarations().version)
@@ -159,7 +262,7 @@ class InboxMachine(RuleBasedStateMachine):
         self.stale.append(event)
         paused = self.administration.paused()
         if mine:
-            free = {n for n in handlers - LIMITS.keys() - waiting if f"handler:{n}" not in paused}
+            free = {n for n in handlers - LIMITS.keys() - ORDERS.keys() - waiting if f"handler:{n}" not in paused}
             assert routed or set(reply[1:]) == free
             self.leased += [replace(event, item=f"{event.event.id}|{n}", handler=n) for n in reply[1:]]
 
@@ -246,23 +349,30 @@ class InboxMachine(RuleBasedStateMachine):
         paused = self.administration.paused()
         handler_paused, store = f"handler:{handler}" in paused, self.client.hget(keys.EVENT + event_id, "store") or b""
         was_urgent = (self.client.hget(keys.EVENT + event_id, f"r:{handler}") or b"").endswith(b" urgent")
-        (reply,) = self.administration.reopen([item], {}, make=make, urgent=urgent)
+        orders = {item: ORDERS[handler]} if handler in ORDERS else {}
+        if make and not state:
+            self.made.add(item)
+        (reply,) = self.administration.reopen([item], {}, make=make, urgent=urgent, orders=orders)
         replayed = "although-paused" if urgent else "handler-paused"
         replayed = "store-paused" if f"store:{store.decode()}" in paused else replayed if handler_paused else "ready"
         if state == "ready" and urgent and handler_paused and not was_urgent:
             assert reply == replayed
-        elif state in ("ready", "leased", "held"):
+        elif state in ("ready", "leased", "held", "queued"):
             assert reply == "open"
         elif not self.client.exists(keys.BODY + event_id):
             assert reply == ("no-body" if state or make else "absent")
         else:
             assert reply == (replayed if state or make else "absent")
-            again = self.administration.reopen([item], {}, make=make, urgent=urgent)  # the reply was lost
+            again = self.administration.reopen(
+                [item], {}, make=make, urgent=urgent, orders=orders
+            )  # the reply was lost
             assert again == ["open" if reply == replayed else "absent"]
 
     @rule(handler=st.sampled_from(HANDLERS))
     def retire(self, handler: str) -> None:
-        waiting = sum(self._run_state(one.event.id, handler) in ("ready", "later", "held") for one in self.known)
+        waiting = sum(
+            self._run_state(one.event.id, handler) in ("ready", "later", "held", "queued") for one in self.known
+        )
         assert HandlerQueries(self.client).waiting([handler]) == {handler: waiting}
         assert self.administration.retire(handler) == waiting
         assert f"handler:{handler}" not in self.administration.paused()
@@ -280,7 +390,7 @@ class InboxMachine(RuleBasedStateMachine):
         """Ready runs of handlers that no worker declares end as failures, if any worker is alive."""
         declared = {one.handler for one in self.inbox.declarations().handlers}
         gone = [name for name in HANDLERS if name not in declared and self.client.hexists(keys.LANES, name)]
-        waiting = sum(self.client.zcard(keys.READY + name) for name in gone)
+        waiting = sum(self._run_state(one.event.id, name) in ("ready", "queued") for name in gone for one in self.known)
         assert len(self.housekeeping.end_orphans(absent=60)) == (
             waiting if self.client.hexists(keys.DECLARED_AT, "@") else 0
         )
@@ -351,6 +461,19 @@ class InboxMachine(RuleBasedStateMachine):
         if lost == keys.LEASED and self.crashed:
             self.client.zadd(lost, {run.item: 1 for run in self.crashed})  # these leases had ended
 
+    @precondition(lambda self: self.client.keys(keys.QUEUED + "*"))
+    @rule()
+    def queues_are_removed_and_their_items_are_put_back(self) -> None:
+        queues = self.client.keys(keys.QUEUED + "*")
+        items = sum(self.client.zcard(one) for one in queues)
+        self.client.delete(*queues)
+        assert Housekeeping(self.client).put_back_stranded() == items
+
+    @rule(handler=st.sampled_from(sorted(ORDERS)))
+    def the_active_runs_of_a_handler_are_forgotten_and_found_again(self, handler: str) -> None:
+        self.client.delete(keys.ORDER + handler)
+        assert Housekeeping(self.client).put_back_stranded() == 0
+
     @rule()
     def wake_ups_are_lost(self) -> None:
         self.client.delete("rq:queue:storehooks")
@@ -417,6 +540,7 @@ class InboxMachine(RuleBasedStateMachine):
         audit.the_counters_match_the_records(self.removed)
         audit.exactly_the_slots_of_leased_runs_are_held(LIMITS, SLOTS)
         audit.the_failure_groups_match_the_records()
+        audit.one_claim_holds_the_active_runs_of_each_order_key()
         self.states = audit.states
 
     @invariant()

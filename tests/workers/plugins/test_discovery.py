@@ -86,6 +86,14 @@ MORE = {
         "must take three arguments",
         "def tell(event, ctx, error)",
     ),
+    "unknown order": Broken(
+        on("'*', order_by='customer'"), "shop.py:3", "has order_by='customer'", '"resource", "store"'
+    ),
+    "order by code": Broken(on("'*', order_by=len"), "shop.py:3", "has order_by=<built-in", "data.customer_id"),
+    "unknown on_failure": Broken(
+        on("'*', order_by='store', on_failure='wait'"), "shop.py:3", "has on_failure='wait'", '"continue" or "stop"'
+    ),
+    "on_failure without order": Broken(on("'*', on_failure='stop'"), "shop.py:3", "without order_by=", "leave it out"),
     "startup without settings": Broken(
         HEAD + "@router.startup\ndef go():\n    pass\n", "shop.py:3", "must take one argument", "def go(settings)"
     ),

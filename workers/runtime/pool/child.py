@@ -36,6 +36,7 @@ from workers.plugins.router import FailedFunction, Handler, Router
 from workers.runtime.pool.child_handle import pack_message, pack_result, read_runs
 from workers.runtime.pool.echoes import Echoes
 from workers.runtime.pool.error_details import describe_error, shorten, text_of
+from workers.runtime.pool.lease_guard import LeaseGuard, SharedLease
 
 if TYPE_CHECKING:
     from workers.storeapi import Client
@@ -54,7 +55,12 @@ class RunTimeout(BaseException):
 
 
 def serve(
-    config: Config, code: ValidatedCode, stopped: Callable[[], bool], channel: socket.socket, tickets: int
+    config: Config,
+    code: ValidatedCode,
+    stopped: Callable[[], bool],
+    lease: SharedLease,
+    channel: socket.socket,
+    tickets: int,
 ) -> None:
     """Load the plugins, then perform batches of runs until the worker closes the channel.
 
@@ -67,22 +73,30 @@ def serve(
     # subprocesses must not inherit an ignored signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
     plugins, missing = discovery.load_validated(config, code)
-    executor = RunExecutor(config, plugins, stopped)
+    executor = RunExecutor(config, plugins, stopped, LeaseGuard(lease))
     channel.sendall(pack_message({"ready": True, "missing": missing}))
     reader = TicketReader(tickets)
     with channel.makefile("rb") as stream:
         while (received := read_runs(stream)) is not None:
             batch, runs = received
             executor.echoes.examine(runs)
+            unfinished = set[str]()
             for run in runs:
                 if not reader.take(batch):
                     break
-                result = executor.perform(run)
+                result = RunResult(Ending.BEHIND, {}) if run.order_key in unfinished else executor.perform(run)
+                if run.order_key and not _lets_key_go_on(result, run):
+                    unfinished.add(run.order_key)
                 if (call := executor.failed_call(run, result)) is not None:
                     channel.sendall(pack_message({"failing": run.item}))  # it has the handler's timeout once more
                     call()
                 channel.sendall(pack_result(run.item, result))
     executor.shut_down()
+
+
+def _lets_key_go_on(result: RunResult, run: Run) -> bool:
+    """Whether the next run of an order key may begin. Only the worker knows whether a run is retried."""
+    return result.ending in (Ending.DONE, Ending.DROPPED) or (result.ending is Ending.FAILED and not run.stops_key)
 
 
 class TicketReader:
@@ -131,8 +145,11 @@ class LoadedPlugin:
 class RunExecutor:
     """Calls handlers, one run at a time, and turns what they return or raise into results."""
 
-    def __init__(self, config: Config, plugins: list[discovery.Plugin], stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self, config: Config, plugins: list[discovery.Plugin], stopped: Callable[[], bool], guard: LeaseGuard
+    ) -> None:
         self._config = config
+        self._guard = guard
         self._stopped = stopped
         self._redis = connect_to(config.redis, timeout=EFFECT_SECONDS)
         self.echoes = Echoes(config, self._redis, [handler for one in plugins for handler in one.handlers])
@@ -156,7 +173,8 @@ class RunExecutor:
         """Do one run and return how it ended."""
         started = time.perf_counter()
         self._error = None
-        result = self._call(run)
+        with self._lease_of(run):
+            result = self._call(run)
         result.detail["ms"] = round((time.perf_counter() - started) * 1000, 3)
         return result
 
@@ -199,7 +217,7 @@ class RunExecutor:
         """Once: if this process dies before the outcome is stored, the run begins and fails again."""
         event = self._event_of(run)
         try:
-            with _time_limit(loaded.timeout):
+            with self._lease_of(run), _time_limit(loaded.timeout):
                 context = self._context(run, event, loaded.plugin, loaded.timeout)
                 context.once(
                     f"@router.failed {run.replays}",
@@ -208,6 +226,10 @@ class RunExecutor:
         except BaseException as raised:  # noqa: BLE001  plugins raise anything
             name = type(raised).__name__
             log.warning("the function of @router.failed raised", handler=run.handler, exception=name)
+
+    def _lease_of(self, run: Run) -> contextlib.AbstractContextManager[None]:
+        """While an ordered run is under way, this process ends if the lease does."""
+        return self._guard.guard() if run.order_key else contextlib.nullcontext()
 
     def _event_of(self, run: Run) -> Event:
         """The run's event, with the record map of its store as it is in the config now."""
@@ -234,6 +256,7 @@ class RunExecutor:
             resource=plugin.resource,
             attempt=run.attempts + 1,
             replay=run.replays > 0,
+            fence=run.fence,
             handler=run.handler,
             event=event,
             effects=self._effects_for(timeout),

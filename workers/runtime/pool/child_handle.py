@@ -37,7 +37,8 @@ RECYCLED = "recycled"
 EndedRun = tuple[Run, RunResult]
 
 _LENGTH = struct.Struct("!I")
-_FIELDS = attrgetter("item", "handler", "attempts", "losses", "replays", "stored.id", "stored.values", "stored.blob")
+_ORDER = ("replays", "order_key", "fence", "stops_key")
+_FIELDS = attrgetter("item", "handler", "attempts", "losses", "stored.id", "stored.values", "stored.blob", *_ORDER)
 _ENDINGS = {str(one): one for one in Ending}
 
 log = logs.get("pool")
@@ -171,12 +172,15 @@ class ChildHandle:
             self._end_reason = reason
             self._send_kill()
 
-    def reap(self) -> tuple[list[EndedRun], list[Run]]:
+    def reap(self, *, lease_ended: bool = False) -> tuple[list[EndedRun], list[Run]]:
         """It is dead: read its last messages, end the run under way, and return the results and the runs not begun.
 
-        Where the worker lost a run's lease, it has most likely lost the leases of the whole batch: all of it ends.
+        Where the worker lost a run's lease, it has most likely lost the leases of the whole batch: all of it ends. A
+        child process with an ordered run ends by itself when the worker's leases have ended.
         """
         ended, returned = self._last_results(), []
+        if lease_ended and self.batch and self.batch[0].order_key:
+            self._end_reason = self._end_reason or Ending.LOST
         if self._end_reason == Ending.LOST:
             ended += [(run, RunResult(Ending.LOST, {})) for run in self.batch]
             self.batch.clear()
@@ -293,8 +297,8 @@ def read_runs(stream: BinaryIO) -> tuple[int, list[Run]] | None:
         return None
     batch, fields = marshal.loads(stream.read(_LENGTH.unpack(prefix)[0]))  # noqa: S302  the worker wrote it
     return batch, [
-        Run(item, handler, "", attempts, losses, StoredEvent(event_id, values, blob), replays)
-        for item, handler, attempts, losses, replays, event_id, values, blob in fields
+        Run(item, handler, "", attempts, losses, StoredEvent(event_id, values, blob), *order)
+        for item, handler, attempts, losses, event_id, values, blob, *order in fields
     ]
 
 

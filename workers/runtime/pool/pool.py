@@ -20,6 +20,7 @@ from workers.plugins.plugin_code import CHANGED, ValidatedCode
 from workers.processes import Schedule, wait_for_exit
 from workers.runtime.pool import child
 from workers.runtime.pool.child_handle import GRACE, ChildHandle, EndedRun
+from workers.runtime.pool.lease_guard import SharedLease
 
 PAUSE_AFTER_LOAD_FAILURE = 1.0
 RUNS_BEFORE_RECYCLING = 5_000
@@ -38,6 +39,7 @@ class ChildPool:
         """Readable when a child process has sent a message or has died."""
         self._ended: list[EndedRun] = []
         self._returned: list[Run] = []
+        self.lease = SharedLease()
         self._stop_flag = mmap.mmap(-1, 1)
         """Shared with the child processes: `ctx.stopping` reads it."""
         self._start_after = 0.0
@@ -92,7 +94,7 @@ class ChildPool:
     def fill(self) -> None:
         """Start missing child processes. After one that could not load its plugins, the next waits a moment."""
         while len(self._children) < self._size and time.monotonic() >= self._start_after:
-            serve = partial(child.serve, self.config, self._code, lambda: self._stop_flag[0] == 1)
+            serve = partial(child.serve, self.config, self._code, lambda: self._stop_flag[0] == 1, self.lease)
             process = ChildHandle.start(serve, self._selector)
             self._children[process.pid] = process
 
@@ -119,10 +121,11 @@ class ChildPool:
             process.kill_if_overdue(timeout_of, memory)
 
     def kill_runs(self, items: set[str]) -> None:
-        """Kill the child processes whose run has lost its lease. Such runs are not returned, to be begun again."""
+        """Kill the child processes whose run has lost its lease, or that would begin an ordered run that has. Such runs
+        are not returned, to be begun again."""
         self._returned = [run for run in self._returned if run.item not in items]
         for process in self._children.values():
-            if process.batch and process.batch[0].item in items:
+            if any(run.item in items and (run.order_key or run is process.batch[0]) for run in process.batch):
                 process.kill(Ending.LOST)
 
     def kill_all(self) -> None:
@@ -170,7 +173,7 @@ class ChildPool:
         self._selector.close()
 
     def _reap(self, process: ChildHandle) -> None:
-        ended, returned = process.reap()
+        ended, returned = process.reap(lease_ended=self.lease.has_ended)
         self._ended += ended
         self._returned += returned
         if not process.ready:  # it died while it loaded its plugins, and so might the next

@@ -14,6 +14,7 @@ from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult
 from receiver.inbox.redis.data_format import is_format_error
 from receiver.inbox.rq_records import fail_foreign_jobs
 from workers.runtime.failure_log import FailureLog
+from workers.runtime.pool.lease_guard import lease_clock
 from workers.runtime.pool.pool import ChildPool
 from workers.runtime.server_outage import ServerOutage
 from workers.runtime.worker.claim_sizes import LARGEST_BATCH, ClaimSizes
@@ -176,6 +177,8 @@ class InboxExchange:
 
     def _finish_and_claim(self, outcomes: list[Outcome]) -> tuple[list[bool] | RedisError, Claim]:
         lanes, suspects_first = self._claim_sizes.next_claim(self._quotas(), slotted=self._waiting.slotted)
+        if not (self._pool.busy or self._waiting):  # it holds no lease: the next ones begin now
+            self._pool.lease.renewed(lease_clock())
         return self.inbox.finish_and_claim(
             outcomes,
             lanes,

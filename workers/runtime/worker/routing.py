@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from receiver.inbox import Declaration, Inbox, Routes, Run, keys
-from receiver.inbox.model import NOTHING_DECLARED, Declarations, PlannedRun
+from receiver.inbox.model import NOTHING_DECLARED, Declarations, PlannedRun, needs_data, order_for, order_of
 from workers.plugins.router import wanted_by
 
 MOST_ROUTES = 16
@@ -63,8 +63,9 @@ class EventRouter:
 
     def _decide(self, event: Run, capacity: dict[str, int]) -> list[PlannedRun]:
         chosen: list[PlannedRun] = []
-        for name, queue, start in self._table.handlers_for(store=event.stored.store, topic=event.stored.topic):
-            chosen.append((name, queue, capacity.get(name, 0) > 0 if start is True else start))
+        for name, queue, start, *order in self._table.handlers_for(store=event.stored.store, topic=event.stored.topic):
+            now = capacity.get(name, 0) > 0 if start is True else start
+            chosen.append((name, queue, now, order_for(order[0], event.event)) if order else (name, queue, now))
             capacity[name] = capacity.get(name, 0) - (start is True)
         return chosen
 
@@ -91,25 +92,34 @@ class RouteTable:
         found = self._found.get((store, topic))
         if found is None:
             wanted = wanted_by(self.declared.handlers, topic=topic, store=store)
-            found = [(name, one.queue, self._start_of(one)) for name, one in wanted.items()]
+            found = [self._planned(name, one) for name, one in wanted.items()]
             self._remember(store, topic, found)
         return found
 
-    def _start_of(self, wanted: Declaration) -> bool | float:
+    def _planned(self, name: str, wanted: Declaration) -> PlannedRun:
         """When a run of this handler begins: after its delay, if it has one; else leased now (True) or ready (False).
 
-        A limit is applied when a run is claimed, so a run with a limit is not leased here.
+        A limit is applied when a run is claimed, so a run with a limit is not leased here. Nor is an ordered run.
         """
-        return float(wanted.details.get("delay", 0)) or wanted.handler not in self._limited
+        delay, order = float(wanted.details.get("delay", 0)), order_of(wanted)
+        if order:
+            return name, wanted.queue, delay or False, order
+        return name, wanted.queue, delay or wanted.handler not in self._limited
 
     def _remember(self, store: str, topic: str, found: list[PlannedRun]) -> None:
-        """Remember the latest routes. One without handlers is not sent along: `Inbox.route` settles such an event."""
+        """Remember the latest routes. One without handlers is not sent along: `Inbox.route` settles such an event. Nor
+        is one that is ordered by a value in the data, which only the worker reads."""
         while len(self._found) >= MOST_ROUTES:
             del self._found[next(iter(self._found))]
         self._found[store, topic] = found
-        handlers = {name for one in self._found.values() for name, _, _ in one}
-        sent = {pair: one for pair, one in self._found.items() if one} if len(handlers) <= MOST_HANDLERS else {}
+        handlers = {planned[0] for one in self._found.values() for planned in one}
+        known = {pair: one for pair, one in self._found.items() if one and not any(map(_needs_data, one))}
+        sent = known if len(handlers) <= MOST_HANDLERS else {}
         self.routes = Routes(self.version, sent)
+
+
+def _needs_data(planned: PlannedRun) -> bool:
+    return len(planned) == 4 and needs_data(planned[3])
 
 
 def _run_of(event: Run, handler: str) -> Run:

@@ -70,22 +70,29 @@ class WaitingRuns:
         runs, self._runs = self._runs, []
         return runs
 
-    def forget(self, items: set[str]) -> None:
-        self._runs = [run for run in self._runs if run.item not in items]
+    def forget(self, items: set[str]) -> list[Run]:
+        """Remove these runs. Those that wait here behind one of them, in their order, are removed and returned."""
+        lost = {(run.handler, run.order_key) for run in self._runs if run.item in items and run.order_key}
+        left = [run for run in self._runs if run.item not in items]
+        self._runs = [run for run in left if (run.handler, run.order_key) not in lost]
+        return [run for run in left if (run.handler, run.order_key) in lost]
 
     def dispatch(self, *, unwritten: bool) -> None:
         """Give waiting runs to idle child processes: those of fast handlers in batches, any other alone.
 
         `unwritten` says that outcomes are not in the inbox yet.
         """
-        given = set[str]()
+        given, behind = set[str](), set[tuple[str, str]]()
         for run in list(self._runs):
             if run.item in given:
+                continue
+            if run.order_key and not self._may_begin_next(run, behind):
                 continue
             idle = self._pool.idle_with(run.handler)
             if not idle and not self._pool.idle:
                 return
             if not idle or not self._may_begin(run, unwritten):
+                behind.add((run.handler, run.order_key))
                 continue
             batch = self._take_batch(run)
             idle[0].give(batch)
@@ -95,15 +102,21 @@ class WaitingRuns:
                 self._alone_until = time.monotonic() + LAST_CHANCE_ALONE
             given.update(one.item for one in batch)
 
+    def _may_begin_next(self, run: Run, behind: set[tuple[str, str]]) -> bool:
+        """Whether an ordered run may begin: those of its key before it have, and its lease was renewed in time."""
+        return (run.handler, run.order_key) not in behind and not self._pool.lease.has_ended
+
     def _take_batch(self, first: Run) -> list[Run]:
-        """Remove the first run and others of its handler from the waiting runs, as many as one child process gets."""
+        """Remove the first run and others of its handler from the waiting runs, as many as one child process gets. It
+        gets all that wait here of an order key, in their order, or none."""
         most = self._most_with(first)
-        batch, rest = [first], []
+        batch, rest, ordered = [first], [], {first.order_key} - {""}
         for run in self._runs:
             if run is first:
                 continue
-            if len(batch) < most and self._goes_with(first, run):
+            if self._goes_with(first, run) and (len(batch) < most or run.order_key in ordered):
                 batch.append(run)
+                ordered |= {run.order_key} - {""}
             else:
                 rest.append(run)
         self._runs = rest

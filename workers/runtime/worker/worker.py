@@ -26,6 +26,7 @@ from receiver.inbox.outcomes import Ending, RunResult
 from workers.plugins.validation_process import ValidatedPlugins, ValidationProcess
 from workers.processes import Schedule, Signals, begin_start
 from workers.runtime.config_reload import ConfigReload
+from workers.runtime.pool.lease_guard import lease_clock
 from workers.runtime.pool.pool import ChildPool
 from workers.runtime.server_outage import wait_for_server
 from workers.runtime.worker.claim_sizes import LONG, ClaimSizes
@@ -130,10 +131,11 @@ class Worker(RegisteredWorker):
         for run, result in ended:
             self._measure(run.handler, result)
             self._exchange.record(run, result)
-        # Runs of one slot must stay in one child process. Taken back from it, they have no slot, so they are released.
+        # Runs of one slot, or of one order key, must stay in one child process. Taken back from it, they are released.
         slotted = self._waiting.slotted
-        self._exchange.release(run for run in returned if run.handler in slotted)
-        self._exchange.add_waiting(run for run in returned if run.handler not in slotted)
+        bound = [run for run in returned if run.handler in slotted or run.order_key]
+        self._exchange.release(bound)
+        self._exchange.add_waiting(run for run in returned if run not in bound)
 
     def _measure(self, handler: str, result: RunResult) -> None:
         if result.ending is Ending.ABSENT:
@@ -170,11 +172,14 @@ class Worker(RegisteredWorker):
             self._exchange.try_at_server(lambda: self._exchange.inbox.publish_plugin_fault(self.name, fault))
 
     def _renew_leases(self) -> None:
-        held = [*self._pool.runs(), *self._waiting]
-        if held and (lost := self._exchange.try_at_server(lambda: self._exchange.inbox.renew(held))):
+        held, asked = [*self._pool.runs(), *self._waiting], lease_clock()
+        lost = self._exchange.try_at_server(lambda: self._exchange.inbox.renew(held)) if held else None
+        if lost is not None:
+            self._pool.lease.renewed(asked)
+        if lost:
             log.warning("leases lost", runs=len(lost))
             self._pool.kill_runs(lost)
-            self._waiting.forget(lost)
+            self._exchange.release(self._waiting.forget(lost))
 
     def _timeout_of(self, handler: str) -> float:
         return float(self._exchange.declarations[handler].details["timeout"])

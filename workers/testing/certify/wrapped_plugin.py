@@ -182,6 +182,8 @@ def wrap_plugin(control: Control) -> Router:
             when=handler.when,
             retries=control.retries or 0,
             timeout=handler.timeout,
+            order_by=handler.order_by,
+            on_failure=handler.on_failure,
             name=handler.own_name,
         )(wrap_handler(handler, control))
     os.chdir(control.files)

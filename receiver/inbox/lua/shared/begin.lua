@@ -1,18 +1,19 @@
 -- The first run of a handler for an event.
--- When a run is due, and its delay: with ">ms" as `start`, that long after the event's arrival, but at most that long from
--- now, since the receiver's clock may be ahead. Anything else is due at once.
-local function due_at(start, received)
+-- Creates a run; its fields are appended to `fields`. With `order` (see order.lua) it is an ordered run, which is queued if
+-- others of its key come first. A run that is due later waits. With a token the run is leased, and the result is true.
+-- Without one, or if it may not begin at once, it is made ready.
+local function begin_run(id, store, handler, queue, start, received, token, lease_end, fields, order, topic, resource)
   local delay = tonumber(string.match(start, '^>(%d+)$') or 0)
-  return delay > 0 and math.min(tonumber(received or 0) or 0, NOW) + delay or 0, delay
-end
-
--- Creates a run; its field is appended to `fields`. A run that is due later waits. With a token the run is leased, and
--- the result is true. Without one, or if it may not begin at once, it is made ready.
-local function begin_run(id, store, handler, queue, start, received, token, lease_end, fields)
-  local due, delay = due_at(start, received)
+  local due = delay > 0 and due_at(delay, received) or 0
   if lanes[handler] ~= queue then redis.call('HSET', P .. 'lanes', handler, queue) end
   lanes[handler] = queue
+  local mark = order ~= '' and order_mark(order, id, store, topic, resource)
+  if mark then fields[#fields + 1], fields[#fields + 2] = 'k:' .. handler, mark end
   fields[#fields + 1] = 'r:' .. handler
+  if mark and not join_order(id, handler, mark, store) then
+    fields[#fields + 1] = 'queued 0 0 ' .. queue .. ' ' .. (delay > 0 and delay or '')
+    return false
+  end
   if due > NOW then
     fields[#fields + 1] = 'later 0 0 ' .. queue .. ' ' .. delay
     batch('ZADD', P .. 'later', due, item_of(id, handler))

@@ -8,14 +8,16 @@ local counted, fair, batched
 
 -- What was read or done already in this call.
 local woken, limits, paused, startable, lanes
-local anything_paused, anything_busy
+local anything_paused, anything_busy, anything_ordered
+local unrouted, routed_of, sound_lanes -- see order.lua
 
 local function begin(keys, arguments)
   P, ARGV, clock = keys[1], arguments, redis.call('TIME')
   NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
   counted, fair, batched = {}, {}, {}
   woken, limits, paused, startable, lanes = {}, {}, {}, {}, {}
-  anything_paused, anything_busy = nil, nil
+  anything_paused, anything_busy, anything_ordered = nil, nil, nil
+  unrouted, routed_of, sound_lanes = {}, {}, {}
 end
 
 local function count(name, store, by)
@@ -134,6 +136,14 @@ end
 
 local function quarantine(item, why)
   redis.call('HSET', P .. 'quarantined', item, why)
+end
+
+-- Renames a key that has another type than ours: what it had is lost already, and steps would fail at it. The script
+-- `stranded` puts the items of a set back, by their records.
+local function set_aside(name)
+  local kept = string.format('%sdamaged:%s:%.0f', P, name, NOW)
+  redis.call('RENAME', P .. name, kept)
+  quarantine(P .. name, 'it had another type than ours, and is kept as ' .. kept)
 end
 
 -- Handles an error with one item of many. An error caused by the item's record affects that item alone: it is

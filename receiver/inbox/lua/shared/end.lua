@@ -14,7 +14,8 @@ local function forgive_if_late(id, handler, token)
   local whose, late = string.match(type(noted) == 'string' and noted or '', '^(%S+) (%d+)$')
   if whose ~= token or tonumber(late) >= LATE_ALLOWED then return end
   local run = read_run(id, handler)
-  if run and run.losses > 0 and (run.state == 'ready' or run.state == 'leased' or run.state == 'held') then
+  if run and run.losses > 0 and (run.state == 'ready' or run.state == 'leased' or run.state == 'held'
+    or run.state == 'queued') then
     redis.call('HSET', e, lapse, '- ' .. late + 1)
     run.losses = run.losses - 1
     write_run(id, handler, run)
@@ -122,6 +123,8 @@ local function fail_run(id, handler, run, store, detail)
   redis.call('ZADD', P .. 'failed', NOW, item_of(id, handler))
   end_run(id, store, true)
   join_group(id, handler, store, 'failed', detail)
+  local mark = read_mark(id, handler)
+  if mark and not stops_at_failure(mark) then leave_order(id, handler, mark, store) end
 end
 
 -- What is logged of a run that has just failed.

@@ -11,9 +11,10 @@ local function split(item)
   return string.sub(item, 1, at - 1), string.sub(item, at + 1)
 end
 
--- The set of the runs in a state.
-local function set_of(state, handler, store)
+-- The set of the runs in a state. Only an ordered run, which has a mark, can be queued; see order.lua.
+local function set_of(state, handler, store, mark)
   if state == 'ready' then return P .. 'ready:' .. handler end
+  if state == 'queued' then return P .. 'queued:' .. handler .. ':' .. string.sub(mark or '', 3) end
   return P .. (state == 'held' and 'held:' .. store or state)
 end
 

@@ -40,19 +40,36 @@ local function fail_waiting(set, state, items, handler, detail, failed)
   end)
 end
 
+-- The same for queued runs: of some keys from a position on, at most `most` runs. Returns the next position and how many.
+local function fail_queued(handler, position, most, detail, failed)
+  local page, ended = read_or_set_aside('HSCAN', 'order:' .. handler, position, 'COUNT', 100) or { '0', {} }, 0
+  for at = 1, #page[2], 2 do
+    local queue = 'queued:' .. handler .. ':' .. page[2][at]
+    local items = ended < most and read_or_set_aside('ZRANGE', queue, 0, most - ended - 1) or {}
+    in_slices('ZREM', P .. queue, items)
+    ended = ended + fail_waiting(P .. queue, 'queued', items, handler, detail, failed)
+  end
+  return page[1], ended
+end
+
 -- Removes a closed event from every key. Its part in the counters stays.
 local function forget(id)
   local fields = redis.call('HGETALL', P .. 'e:' .. id)
-  local store
+  local store, marks
   for at = 1, #fields, 2 do
     if fields[at] == 'store' then store = fields[at + 1] end
     if fields[at] == 'alias' then redis.call('UNLINK', P .. 'e:' .. fields[at + 1]) end
+    if string.sub(fields[at], 1, 2) == 'k:' then
+      marks = marks or {}
+      marks[string.sub(fields[at], 3)] = fields[at + 1]
+    end
   end
   for at = 1, #fields, 2 do
     if string.sub(fields[at], 1, 2) == 'g:' then
       local handler = string.sub(fields[at], 3)
       leave_group(id, handler, store)
       redis.call('ZREM', P .. 'failed', item_of(id, handler))
+      if marks and marks[handler] then leave_order(id, handler, marks[handler], store) end
     end
   end
   redis.call('ZREM', P .. 'done', id)

@@ -34,3 +34,8 @@ local function return_to_front(id, handler, urgent)
   local time = fair_times(handler).now - (urgent and URGENT or 0)
   redis.call('ZADD', P .. 'ready:' .. handler, time, item_of(id, handler))
 end
+
+-- When a delay after an event's arrival is over; at most that long from now, since the receiver's clock may be ahead.
+local function due_at(delay, received)
+  return math.min(tonumber(received or 0) or 0, NOW) + delay
+end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from receiver.inbox.outcomes import RunResult
 from tests.support.harness import System, eventually
 from workers.plugins.plugin_code import ValidatedCode
 from workers.plugins.validation_process import ValidationProcess
+from workers.runtime.pool.lease_guard import lease_clock
 from workers.runtime.pool.pool import ChildPool
 
 SLOW = """
@@ -36,9 +38,13 @@ def runs_of(*ids: str) -> list[Run]:
 
 
 @contextmanager
-def pool_at_work(system: System, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildPool]:
-    """A pool whose one child process is busy with the first of these runs."""
+def pool_at_work(
+    system: System, runs: list[Run], monkeypatch: pytest.MonkeyPatch, *, lease: bool = False
+) -> Iterator[ChildPool]:
+    """A pool whose one child process is busy with the first of these runs; `lease` is needed for ordered ones."""
     pool = ChildPool(system.config, ValidationProcess(system.config).result().code, 1)
+    if lease:
+        pool.lease.renewed(lease_clock() + 60)
     try:
         monkeypatch.setattr(logging.root, "handlers", [])  # a child process closes the files that pytest writes to
         pool.fill()
@@ -119,3 +125,53 @@ def test_a_child_process_that_is_being_recycled_may_shut_its_plugins_down_when_t
         results_of(pool)
         pool.reload(system.config, ValidatedCode())
     assert (system.folder / "shut-down").exists()
+
+
+RETRIES = """
+import os
+from storehooks import Fail, Retry, Router
+router = Router("shop")
+@router.on("order.created", order_by="resource")
+def greet(event, ctx):
+    open(os.path.join(os.path.dirname(__file__), "begun-" + event.id), "w").close()
+    if event.id.startswith("retry"):
+        raise Retry("later")
+    if event.id.startswith("fail"):
+        raise Fail("never")
+    return ctx.fence
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "stops", "endings"),
+    [
+        ("retry", False, ["retry", "behind", "done", "behind"]),
+        ("fail", False, ["failed", "done", "done", "done"]),
+        ("fail", True, ["failed", "behind", "done", "behind"]),
+    ],
+)
+def test_the_rest_of_an_order_key_is_not_begun_if_its_first_run_has_not_ended_for_good(
+    make_system: Callable[..., System], monkeypatch: pytest.MonkeyPatch, first: str, stops: bool, endings: list[str]
+) -> None:
+    runs = [
+        replace(run, order_key=key, fence=n, stops_key=stops)
+        for n, (run, key) in enumerate(zip(runs_of(first, "a", "other", "b"), "kkjk", strict=True))
+    ]
+    system = make_system(plugin=RETRIES)
+    with pool_at_work(system, runs, monkeypatch, lease=True) as pool:
+        ended, _ = results_of(pool)
+    assert [str(result.ending) for _, result in ended] == endings
+    assert ended[2][1].detail["result"] == 2, "its fence"
+    assert (system.folder / "begun-a").exists() == ("behind" not in endings)
+
+
+def test_a_batch_ends_if_the_lease_of_one_ordered_run_in_it_is_lost(
+    make_system: Callable[..., System], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker may begin that one as soon as those before it have ended."""
+    runs = [replace(run, order_key="k") for run in runs_of("a", "b", "c")]
+    with pool_at_work(make_system(plugin=SLOW), runs, monkeypatch, lease=True) as pool:
+        pool.kill_runs({"b|shop.greet"})
+        ended, returned = results_of(pool)
+    assert [result.ending for _, result in ended] == ["lost"] * 3
+    assert returned == []

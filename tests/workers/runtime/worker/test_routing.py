@@ -57,7 +57,7 @@ def test_a_route_is_found_once_and_then_sent_along() -> None:
     assert route == [("shop.one", "default", True), ("shop.two", "default", False)]
     assert table.routes.version == "7"
     assert list(table.routes.arguments())[:3] == ["north", "order.created", 2]
-    assert list(table.routes.arguments())[3:] == ["shop.one", "default", "1", "shop.two", "default", "0"]
+    assert list(table.routes.arguments())[3:] == ["shop.one", "default", "1", "", "shop.two", "default", "0", ""]
 
 
 def test_a_route_without_handlers_is_not_sent_along() -> None:
@@ -72,7 +72,16 @@ def test_a_delay_is_sent_along_with_and_without_a_limit() -> None:
         ("shop.one", "default", 1.5),
         ("shop.two", "default", 1.5),
     ]
-    assert list(table.routes.arguments())[3:] == ["shop.one", "default", ">1500", "shop.two", "default", ">1500"]
+    assert list(table.routes.arguments())[3:] == [
+        "shop.one",
+        "default",
+        ">1500",
+        "",
+        "shop.two",
+        "default",
+        ">1500",
+        "",
+    ]
 
 
 def test_a_probe_is_routed_to_no_handler_and_not_sent_along() -> None:
@@ -94,3 +103,31 @@ def test_with_too_many_handlers_no_route_is_sent_along() -> None:
     table = table_of(*(f"shop.handler{number}" for number in range(MOST_HANDLERS + 1)))
     assert len(table.handlers_for(store="north", topic="order.created")) == MOST_HANDLERS + 1
     assert table.routes.wanted == {}
+
+
+def ordered(by: str, on_failure: str = "continue", topic: str = "*") -> Declaration:
+    details = {"order_by": by, "on_failure": on_failure}
+    return Declaration("shop.push", "1", (topic,), ("*",), "default", details)
+
+
+def test_the_order_of_a_handler_is_sent_along_and_its_runs_are_never_leased_while_routing() -> None:
+    table = RouteTable(Declarations("7", (ordered("resource", "stop"),)), limited=())
+    assert table.handlers_for(store="north", topic="order.created") == [("shop.push", "default", False, "s resource")]
+    assert list(table.routes.arguments())[3:] == ["shop.push", "default", "0", "s resource"]
+
+
+def test_a_route_that_is_ordered_by_the_data_is_routed_by_the_worker(system: System) -> None:
+    router = EventRouter(system.inbox)
+    router.adopt([ordered("data.customer.id")], limited=())
+    router.declare_and_read()
+    events = [system.accept(data={"id": n, "customer": {"id": n % 2}}) for n in range(4)]
+    claim = system.inbox.claim({"": 4}, capacity=4)
+    assert router.route(claim.runs, claim.version, {"shop.push": 9}) == ([], [])
+    assert router.routes.wanted == {}
+    orders = [system.ledger.event(one).runs[0].order for one in events]
+    assert [(one.key, one.place) for one in orders] == [
+        ("north:0", None),
+        ("north:1", None),
+        ("north:0", 1),
+        ("north:1", 1),
+    ]

@@ -8,6 +8,7 @@ import pytest
 
 from receiver.inbox import Run, StoredEvent
 from receiver.inbox.leases import LOSSES_ALLOWED
+from workers.runtime.pool.lease_guard import SharedLease, lease_clock
 from workers.runtime.worker import waiting_runs
 from workers.runtime.worker.claim_sizes import LARGEST_BATCH, MEASURED_AFTER, ClaimSizes
 from workers.runtime.worker.waiting_runs import WaitingRuns
@@ -24,6 +25,8 @@ class FakePool:
         self.missing = missing
         self.busy = False
         self.given: list[list[str]] = []
+        self.lease = SharedLease()
+        self.lease.renewed(lease_clock())
 
     def idle_with(self, handler: str) -> list[FakePool]:
         return [self] if self.idle and handler not in self.missing else []
@@ -34,9 +37,9 @@ class FakePool:
         self.busy = True
 
 
-def run(item: str, token: str = "t", losses: int = 0) -> Run:
+def run(item: str, token: str = "t", losses: int = 0, key: str = "") -> Run:
     event_id, handler = item.split("|")
-    return Run(item, handler, token, 0, losses, StoredEvent(event_id, [], None))
+    return Run(item, handler, token, 0, losses, StoredEvent(event_id, [], None), order_key=key)
 
 
 def waiting(pool: FakePool, *runs: Run, slotted: Sequence[str] = (), seconds: float = 0.0001) -> WaitingRuns:
@@ -150,3 +153,33 @@ def test_where_no_worker_is_ever_idle_a_run_on_its_last_chance_begins_all_the_sa
     clock.now += waiting_runs.LAST_CHANCE_WAIT + 1
     left.dispatch(unwritten=False)
     assert pool.given == [["a|x"]]
+
+
+def test_all_runs_of_an_order_key_go_to_one_child_process_in_their_order() -> None:
+    pool = FakePool(2)
+    first = [run(f"a{n}|x", key="k1") for n in range(3)]
+    left = waiting(pool, *first, run("b0|x", key="k2"), run("a3|x", key="k1"), seconds=0.02)
+    left.dispatch(unwritten=False)
+    assert pool.given == [["a0|x", "a1|x", "a2|x", "a3|x"], ["b0|x"]], "although a slow handler has batches of one run"
+
+
+def test_a_run_does_not_begin_before_the_first_of_its_order_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = FakePool(4)
+    left = waiting(pool, run("a|x", key="k1"), run("b|x", key="k1"), run("c|x", key="k2"), seconds=0.02)
+    monkeypatch.setattr(left, "_may_begin", lambda one, _: one.item != "a|x")
+    left.dispatch(unwritten=False)
+    assert pool.given == [["c|x"]]
+
+
+def test_no_ordered_run_begins_when_the_lease_was_not_renewed_in_time() -> None:
+    pool = FakePool(4)
+    pool.lease.renewed(lease_clock() - 10)
+    left = waiting(pool, run("a|x", key="k1"), run("b|y"))
+    left.dispatch(unwritten=False)
+    assert pool.given == [["b|y"]]
+
+
+def test_those_behind_a_run_that_lost_its_lease_are_given_back() -> None:
+    left = waiting(FakePool(0), run("a|x", key="k1"), run("b|x", key="k1"), run("c|x", key="k2"), run("d|x"))
+    assert [one.item for one in left.forget({"a|x", "d|x"})] == ["b|x"]
+    assert [one.item for one in left] == ["c|x"]

@@ -1,0 +1,207 @@
+-- Order: runs of one handler with one key run one at a time, in the order of acceptance.
+-- An ordered run has a mark in its event's record, k:{handler}: "c KEY", or "s KEY" if the key stops at a failure. The hash
+-- order:{handler} has, for each key, the ids of its active runs: one that is ready, later, held or leased, or those that one
+-- claim leased together, which one child process performs one after the other. All other open runs of the key are queued.
+-- A queued run becomes active when no run of its key is active and no event of its store that was accepted before it waits
+-- to be routed: that one may get the same key. A key whose first run waits for that has "" in the hash, and is in
+-- heads:{store}. What is lost of this (a damaged or removed key) is put right by `stranded` and by claims.
+local LONGEST_KEY = 128 -- bytes; of a longer one the digest is the key
+local MAX_STALE = 1000 -- events that were routed and not removed from unrouted:{store}, of which one call removes this many
+
+-- The mark of a run. `order` is "c" or "s", a space, and "resource", "store", "=VALUE", or "!" where its path leads nowhere.
+-- An event without a value has its own id as key.
+local function order_mark(order, id, store, topic, resource)
+  local policy, by = string.match(order, '^([cs]) (.*)$')
+  local key = string.match(by, '^=(.+)$')
+  if by == 'store' then key = by end
+  if by == 'resource' and (resource or '') ~= '' then key = string.match(topic or '', '^[^.]*') .. ':' .. resource end
+  if not key then
+    count('unkeyed', store, 1)
+    key = '!' .. id
+  elseif #key > LONGEST_KEY then
+    key = 'sha1:' .. redis.sha1hex(key)
+  end
+  return policy .. ' ' .. store .. ':' .. key
+end
+
+local function key_in(mark) return string.sub(mark, 3) end
+local function stops_at_failure(mark) return string.sub(mark, 1, 1) == 's' end
+
+-- The mark of a run; nil if it is not ordered.
+local function read_mark(id, handler)
+  local mark = redis.pcall('HGET', P .. 'e:' .. id, 'k:' .. handler)
+  return type(mark) == 'string' and string.find(mark, '^[cs] ') and mark or nil
+end
+
+-- The answer of a reading command. A key of another type is renamed, and the answer is nil.
+local function read_or_set_aside(command, name, ...)
+  local found = redis.pcall(command, P .. name, ...)
+  if type(found) ~= 'table' or not found.err then return found end
+  if not is_damage(found.err) then error(found, 0) end
+  set_aside(name)
+  return nil
+end
+
+local function queue_of(handler, mark) return 'queued:' .. handler .. ':' .. key_in(mark) end
+
+-- The active runs of a key, as text. "" if its first run waits for an event to be routed; nil if the key has no open run.
+local function active_of(handler, key) return read_or_set_aside('HGET', 'order:' .. handler, key) or nil end
+
+local function set_active(handler, key, ids) redis.call('HSET', P .. 'order:' .. handler, key, ids) end
+
+-- The list of ids without one of them; nil if it is not there.
+local function without(ids, id)
+  local left, found = {}, false
+  for one in string.gmatch(ids, '%S+') do
+    if one == id then found = true else left[#left + 1] = one end
+  end
+  return found and table.concat(left, ' ') or nil
+end
+
+local function accepted_at(id) return tonumber(redis.pcall('ZSCORE', P .. 'ix', id) or 0) or 0 end
+
+-- Whether any handler is ordered. While none is, events are not recorded in unrouted:{store}.
+local function has_ordered()
+  if anything_ordered == nil then anything_ordered = redis.call('EXISTS', P .. 'ordered') == 1 end
+  return anything_ordered
+end
+
+local TO_BE_ROUTED = { ready = true, leased = true, held = true }
+local function waits_for_routing(id)
+  local event = read_run(id, '')
+  return event and TO_BE_ROUTED[event.state] and redis.pcall('HEXISTS', P .. 'quarantined', id) == 0
+end
+
+-- Whether an event of the store that was accepted before this time waits to be routed.
+local function has_unrouted_before(store, accepted)
+  for _ = 1, MAX_STALE do
+    local first = unrouted[store]
+    if not first then
+      first = read_or_set_aside('ZRANGE', 'unrouted:' .. store, 0, 0, 'WITHSCORES') or {}
+      unrouted[store] = first
+    end
+    if not first[1] or tonumber(first[2]) >= accepted then return false end
+    first.waits = first.waits or waits_for_routing(first[1])
+    if first.waits then return true end
+    redis.call('ZREM', P .. 'unrouted:' .. store, first[1])
+    unrouted[store] = nil
+  end
+  return true
+end
+
+-- Called when an event was routed, or waits until later because no handler wants it.
+local function note_routed(id, store)
+  if not has_ordered() then return end
+  redis.call('ZREM', P .. 'unrouted:' .. store, id)
+  unrouted[store], routed_of[store] = nil, true
+end
+
+-- The first run of a key waits for an event to be routed, or for a damaged lane to be renamed.
+local function wait_for_routing(handler, key, store, accepted)
+  set_active(handler, key, '')
+  redis.call('ZADD', P .. 'heads:' .. store, 'LT', accepted, handler .. ' ' .. key)
+  redis.call('SADD', P .. 'heads', store)
+end
+
+-- Makes a queued run active: ready, or later if its delay is not over. `front`: it returns to where it was in its lane.
+local function activate(id, handler, run, store, front)
+  local delay = tonumber(run.token) or 0
+  local due = delay > 0 and due_at(delay, redis.call('HGET', P .. 'e:' .. id, 'received')) or 0
+  if due > NOW then
+    run.state = 'later'
+    redis.call('ZADD', P .. 'later', due, item_of(id, handler))
+  else
+    run.state, run.token = 'ready', ''
+    if front then return_to_front(id, handler, run.urgent) else make_ready(id, handler, store, run.urgent) end
+    wake(run.queue)
+  end
+  write_run(id, handler, run)
+end
+
+local function has_sound_lane(lane)
+  if sound_lanes[lane] == nil then sound_lanes[lane] = pcall(require_lane, lane) end
+  return sound_lanes[lane]
+end
+
+-- No run of a key is active: its first queued run becomes active, if it may.
+local function advance(handler, mark, store, front)
+  local key, queue = key_in(mark), queue_of(handler, mark)
+  while true do
+    local head = read_or_set_aside('ZRANGE', queue, 0, 0, 'WITHSCORES') or {}
+    if not head[1] then return redis.call('HDEL', P .. 'order:' .. handler, key) end
+    if has_unrouted_before(store, tonumber(head[2])) or not has_sound_lane(handler) then
+      return wait_for_routing(handler, key, store, head[2])
+    end
+    redis.call('ZREM', P .. queue, head[1])
+    local id = split(head[1])
+    local run = read_run(id, handler)
+    if run and run.state == 'queued' then
+      set_active(handler, key, id)
+      return activate(id, handler, run, store, front)
+    end
+    quarantine(head[1], 'found in queued while its record says ' .. (run and run.state or 'nothing'))
+  end
+end
+
+-- A run that is created or reopened becomes active, or is queued. Returns whether it is active; the caller writes it.
+local function join_order(id, handler, mark, store)
+  local key, accepted = key_in(mark), accepted_at(id)
+  local active = active_of(handler, key)
+  if active and active ~= '' and without(active, id) then return true end
+  if not active and not has_unrouted_before(store, accepted) then
+    set_active(handler, key, id)
+    return true
+  end
+  redis.call('ZADD', P .. queue_of(handler, mark), string.format('%.0f', accepted), item_of(id, handler))
+  if not active or active == '' then wait_for_routing(handler, key, store, string.format('%.0f', accepted)) end
+  return false
+end
+
+-- A run has ended, or is queued again. If it was the last active one, the next becomes active.
+local function leave_order(id, handler, mark, store, front)
+  local key = key_in(mark)
+  local active = active_of(handler, key)
+  local left = active and without(active, id)
+  if left and left ~= '' then return set_active(handler, key, left) end
+  if left or not active then advance(handler, mark, store, front) end
+end
+
+-- A leased run is given back: it is queued in its place. If no run of its key is active then, the first of them becomes
+-- active again, at the front of its lane.
+local function queue_again(id, handler, run, mark, store)
+  run.state, run.token = 'queued', ''
+  write_run(id, handler, run)
+  redis.call('ZADD', P .. queue_of(handler, mark), string.format('%.0f', accepted_at(id)), item_of(id, handler))
+  leave_order(id, handler, mark, store, true)
+end
+
+-- Whether a ready run may be leased: it is the first active one of its key. If its key has lost that, it is again. If
+-- another run is active, this one is queued.
+local function may_lease(id, handler, run, mark, store)
+  local key = key_in(mark)
+  local active = active_of(handler, key)
+  if active and string.match(active, '^%S+') == id then return true end
+  if not active or active == '' then
+    set_active(handler, key, id)
+    return true
+  end
+  queue_again(id, handler, run, mark, store)
+  return false
+end
+
+-- Lets the first runs of keys begin that have waited for events of a store to be routed.
+local function release_heads(store)
+  local heads = 'heads:' .. store
+  local found = read_or_set_aside('ZRANGE', heads, 0, 999, 'WITHSCORES') or {}
+  for at = 1, #found, 2 do
+    if has_unrouted_before(store, tonumber(found[at + 1])) then return end
+    redis.call('ZREM', P .. heads, found[at])
+    local handler, key = string.match(found[at], '^(%S+) (.*)$')
+    if (active_of(handler, key) or '') == '' then advance(handler, 'c ' .. key, store) end
+  end
+end
+
+-- At the end of a call that has routed events.
+local function release_heads_of_routed()
+  for store in pairs(routed_of) do release_heads(store) end
+end

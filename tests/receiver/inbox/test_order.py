@@ -1,0 +1,297 @@
+"""Ordered runs, script by script, against a real server: one at a time for each key, in the order of acceptance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+from redis import Redis
+
+from receiver.contract.event import Event
+from receiver.contract.intake import Delivery
+from receiver.inbox import Declaration, Outcome, Run, keys
+from receiver.inbox.model import from_ms, order_for
+from receiver.inbox.queries.handlers import HandlerQueries
+from tests.support.harness import System
+
+PUSH = "shop.push"
+BY_RESOURCE = (PUSH, "default", False, "c resource")
+STOPPING = (PUSH, "default", False, "s resource")
+
+
+@pytest.fixture
+def ordered(system: System) -> System:
+    """A system for which a worker has declared an ordered handler."""
+    details = {"order_by": "resource", "on_failure": "continue"}
+    system.inbox.declare([Declaration(PUSH, "1", ("*",), ("*",), "default", details)])
+    return system
+
+
+def accept(system: System, name: str, resource: str = "7", *, store: str = "north") -> None:
+    event = Event(
+        id=name,
+        store=store,
+        topic="order.updated",
+        received_at=from_ms(time.time() * 1000),
+        body=b"{}",
+        resource_id=resource,
+    )
+    system.inbox.accept([Delivery(event, "orders/update")])
+
+
+def to_route(system: System, many: int = 9) -> dict[str, Run]:
+    return {run.stored.id: run for run in system.inbox.claim({"": many}, capacity=many).runs}
+
+
+def route(system: System, *events: Run, how: tuple[str, str, bool | float, str] = BY_RESOURCE) -> None:
+    replies = system.inbox.route([(event, [how]) for event in events], system.inbox.declarations().version)
+    assert replies == [["routed"]] * len(events)
+
+
+def accept_and_route(system: System, *names: str, how: tuple[str, str, bool | float, str] = BY_RESOURCE) -> None:
+    for name in names:
+        accept(system, name)
+    route(system, *to_route(system).values(), how=how)
+
+
+def claim(system: System, many: int = 1) -> list[Run]:
+    return list(system.inbox.claim({PUSH: many}, capacity=many).runs)
+
+
+def ids(runs: Sequence[Run]) -> list[str]:
+    return [run.stored.id for run in runs]
+
+
+def states(system: System, *names: str) -> list[str]:
+    return [system.client.hget(keys.EVENT + name, f"r:{PUSH}").decode().split(" ")[0] for name in names]
+
+
+def finish(system: System, run: Run, kind: str, **how: float) -> None:
+    assert system.inbox.finish([Outcome(run, kind, {"error": "E: no"}, **how)]) == [True]  # type: ignore[arg-type]
+
+
+def test_a_run_waits_for_the_one_before_it_and_other_keys_do_not(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b")
+    accept(ordered, "other", "8")
+    route(ordered, *to_route(ordered).values())
+    assert states(ordered, "a", "b", "other") == ["ready", "queued", "ready"]
+    first, other = claim(ordered, 2)
+    assert ids([first, other]) == ["a", "other"]
+    assert claim(ordered, 9) == []
+    finish(ordered, first, "done")
+    assert ids(claim(ordered, 9)) == ["b"]
+    assert ordered.identity_holds()
+
+
+def test_an_event_that_is_not_routed_holds_back_later_ones_of_its_store(ordered: System) -> None:
+    """Accept fixes the order, not the worker that is faster."""
+    for name in ("a", "b"):
+        accept(ordered, name)
+    accept(ordered, "south", store="south")
+    events = to_route(ordered)
+    route(ordered, events["b"], events["south"])
+    assert states(ordered, "b", "south") == ["queued", "ready"]
+    route(ordered, events["a"])
+    assert states(ordered, "a", "b") == ["ready", "queued"]
+
+
+def test_an_event_that_no_handler_wants_lets_later_ones_go(ordered: System) -> None:
+    for name in ("a", "b"):
+        accept(ordered, name)
+    events = to_route(ordered)
+    route(ordered, events["b"])
+    ordered.client.set(keys.DECLARED_SINCE, 1)
+    assert ordered.inbox.route([(events["a"], ())], ordered.inbox.declarations().version) == [["unhandled"]]
+    assert states(ordered, "b") == ["ready"]
+
+
+def test_a_lost_event_to_be_routed_holds_back_none_for_ever(ordered: System) -> None:
+    for name in ("a", "b"):
+        accept(ordered, name)
+    events = to_route(ordered)
+    route(ordered, events["b"])
+    ordered.client.delete(keys.EVENT + "a")
+    ordered.housekeeping.tick()
+    assert states(ordered, "b") == ["ready"]
+
+
+def test_one_claim_takes_the_runs_that_are_queued_behind_the_first(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b", "c", "d")
+    runs = claim(ordered, 3)
+    assert ids(runs) == ["a", "b", "c"]
+    assert {run.order_key for run in runs} == {"north:order:7"}
+    assert [run.fence for run in runs] == sorted({run.fence for run in runs})
+    finish(ordered, runs[0], "done")
+    assert claim(ordered, 9) == [], "the others are leased"
+    finish(ordered, runs[1], "retry", delay=60.0)
+    finish(ordered, runs[2], "release")
+    assert states(ordered, "a", "b", "c", "d") == ["done", "later", "queued", "queued"]
+    assert claim(ordered, 9) == [], "a head that waits for its retry blocks its key"
+
+
+def test_given_back_in_any_order_they_run_in_their_order(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b", "c")
+    for run in reversed(claim(ordered, 3)):
+        finish(ordered, run, "release")
+    assert states(ordered, "a", "b", "c") == ["ready", "queued", "queued"]
+    assert ids(claim(ordered, 3)) == ["a", "b", "c"]
+
+
+def test_the_runs_of_a_dead_worker_return_to_their_order(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b", "c")
+    fence = claim(ordered, 2)[-1].fence
+    for item in ordered.client.zrange(keys.LEASED, 0, -1):
+        ordered.client.zadd(keys.LEASED, {item: 1})
+    ordered.housekeeping.tick()
+    assert states(ordered, "a", "b", "c") == ["ready", "queued", "queued"]
+    (again,) = claim(ordered, 3)
+    assert (again.stored.id, again.losses) == ("a", 1), "a suspect is claimed alone"
+    assert again.fence > fence
+
+
+def test_a_failure_lets_the_key_continue(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b")
+    finish(ordered, claim(ordered)[0], "failed")
+    assert ids(claim(ordered)) == ["b"]
+
+
+@pytest.mark.parametrize("how", ["replay", "drop", "trim"])
+def test_a_failure_stops_the_key_until_it_is_replayed_or_dropped_or_gone(ordered: System, how: str) -> None:
+    accept_and_route(ordered, "a", "b", how=STOPPING)
+    finish(ordered, claim(ordered)[0], "failed")
+    accept_and_route(ordered, "c", how=STOPPING)
+    assert claim(ordered, 9) == []
+    if how == "replay":
+        ordered.administration.reopen([f"a|{PUSH}"], {})
+        (run,) = claim(ordered)
+        assert run.stored.id == "a"
+        finish(ordered, run, "done")
+    elif how == "drop":
+        ordered.administration.drop([f"a|{PUSH}"], reason="because")
+    else:
+        ordered.client.zadd(keys.FAILED, {f"a|{PUSH}": 1})
+        ordered.housekeeping.trim(bodies=1e9, records=1e9, failures=60)
+    assert ids(claim(ordered, 9)) == ["b", "c"]
+    assert ordered.identity_holds()
+
+
+def test_a_replayed_run_comes_before_those_that_wait_and_never_beside_one_that_runs(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b", "c")
+    finish(ordered, claim(ordered)[0], "done")
+    (second,) = claim(ordered)
+    assert ordered.administration.reopen([f"a|{PUSH}"], {}) == ["ready"]
+    assert states(ordered, "a", "b", "c") == ["queued", "leased", "queued"]
+    finish(ordered, second, "done")
+    assert ids(claim(ordered, 9)) == ["a", "c"]
+
+
+def test_a_run_from_before_the_order_joins_it_when_it_is_replayed(ordered: System) -> None:
+    accept(ordered, "old")
+    (event,) = to_route(ordered).values()
+    ordered.inbox.route([(event, [(PUSH, "default", False)])], ordered.inbox.declarations().version)
+    finish(ordered, claim(ordered)[0], "done")
+    accept_and_route(ordered, "a")
+    claim(ordered)
+    ordered.administration.reopen([f"old|{PUSH}"], {}, orders={f"old|{PUSH}": "c resource"})
+    assert states(ordered, "old") == ["queued"]
+
+
+def test_a_paused_store_and_a_paused_handler_keep_the_order(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b")
+    ordered.administration.pause(store="north")
+    assert claim(ordered, 9) == []
+    assert states(ordered, "a", "b") == ["held", "queued"]
+    ordered.administration.resume(store="north")
+    ordered.administration.pause(handler=PUSH)
+    ordered.administration.reopen([f"b|{PUSH}"], {}, urgent=True)
+    assert claim(ordered, 9) == []
+    ordered.administration.resume(handler=PUSH)
+    assert ids(claim(ordered, 9)) == ["a", "b"]
+
+
+def test_a_delayed_run_is_due_at_its_own_time(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b", how=(PUSH, "default", 3600.0, "c resource"))
+    assert states(ordered, "a", "b") == ["later", "queued"]
+    ordered.administration.make_due([f"a|{PUSH}"])
+    ordered.housekeeping.tick()
+    (run,) = claim(ordered, 9)
+    finish(ordered, run, "done")
+    assert states(ordered, "b") == ["later"]
+
+
+def test_retire_ends_queued_runs_too(ordered: System) -> None:
+    accept_and_route(ordered, *"abcde")
+    assert HandlerQueries(ordered.client).waiting([PUSH]) == {PUSH: 5}
+    assert ordered.administration.retire(PUSH) == 5
+    assert ordered.client.keys(keys.QUEUED + "*") == ordered.client.keys(keys.ORDER + "*") == []
+    assert ordered.ledger.counters().total["failed"] == 5
+
+
+def test_damaged_keys_of_an_order_heal(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b", "c")
+    (first,) = claim(ordered)
+    queue = f"{keys.QUEUED}{PUSH}:north:order:7"
+    for name in (keys.ORDER + PUSH, queue, keys.UNROUTED + "north"):
+        ordered.client.delete(name)
+        ordered.client.set(name, "damaged")
+    finish(ordered, first, "done")
+    assert ordered.housekeeping.put_back_stranded() == 2
+    ordered.housekeeping.put_back_stranded()  # a new walk
+    assert ids(claim(ordered, 9)) == ["b", "c"]
+
+
+def test_an_event_without_a_value_waits_for_no_other_and_is_counted(ordered: System) -> None:
+    for name in ("a", "b"):
+        accept(ordered, name, resource="")
+    route(ordered, *to_route(ordered).values())
+    assert ids(claim(ordered, 9)) == ["a", "b"]
+    assert ordered.ledger.counters().total["unkeyed"] == 2
+    (run,) = ordered.ledger.event("a").runs
+    assert run.order.is_own_id
+
+
+@pytest.mark.parametrize(
+    ("data", "order"),
+    [
+        ('{"c": {"id": 5}}', "c =5"),
+        ('{"c": {"id": "5"}}', "c =5"),
+        ('{"c": {"id": true}}', "c =true"),
+        ('{"c": {"id": ""}}', "c !"),
+        ('{"c": {"id": null}}', "c !"),
+        ('{"c": {"id": [1]}}', "c !"),
+        ('{"c": 1}', "c !"),
+    ],
+)
+def test_the_key_is_a_scalar_of_the_data(data: str, order: str) -> None:
+    event = Event(id="a", store="north", topic="order.paid", received_at=from_ms(0), body=data.encode())
+    assert order_for("c data.c.id", event) == order
+
+
+def test_a_long_key_is_stored_as_its_digest(ordered: System) -> None:
+    accept(ordered, "a")
+    route(ordered, *to_route(ordered).values(), how=(PUSH, "default", False, f"c ={'x' * 1000}"))
+    (key,) = ordered.client.hkeys(keys.ORDER + PUSH)
+    assert key.startswith(b"north:sha1:")
+    assert len(key) < 100
+
+
+def test_the_place_of_a_queued_run_is_shown(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b", "c")
+    (run,) = ordered.ledger.event("c").runs
+    assert run.status == "waiting"
+    assert (run.order.key, run.order.place, run.order.waits_for) == ("north:order:7", 2, "a")
+    shown = ordered.run_cli("events", "show", "c").stdout
+    assert "queued behind event a; place 2 of the key north:order:7" in " ".join(shown.split())
+
+
+def test_a_claim_of_a_key_with_very_many_queued_runs_is_fast(ordered: System, redis: Redis) -> None:
+    accept_and_route(ordered, "a", "b")
+    queue = f"{keys.QUEUED}{PUSH}:north:order:7"
+    for start in range(0, 300_000, 50_000):
+        redis.zadd(queue, {f"x{n}|{PUSH}": 9e15 + n for n in range(start, start + 50_000)})
+    redis.config_resetstat()
+    runs = claim(ordered, 2)
+    assert ids(runs) == ["a", "b"]
+    took = redis.info("commandstats")["cmdstat_fcall"]["usec_per_call"]
+    assert took < 10_000, "µs"

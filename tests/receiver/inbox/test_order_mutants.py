@@ -1,0 +1,80 @@
+"""Mutants of the scripts that keep the order: the model of the inbox must notice each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from receiver.inbox.redis import script_library
+from tests.receiver.inbox.test_inbox_model import InboxMachine, explore
+
+MUTANTS = {
+    "a new run does not wait for older events that are not routed": (
+        "if not active and not has_unrouted_before(store, accepted) then",
+        "if not active then",
+    ),
+    "a queued run does not wait for older events that are not routed": (
+        "if has_unrouted_before(store, tonumber(head[2])) or not has_sound_lane(handler) then",
+        "if not has_sound_lane(handler) then",
+    ),
+    "the next run begins while others of its claim are leased": (
+        "if left and left ~= '' then return set_active(handler, key, left) end",
+        "if left and left ~= '' then return advance(handler, mark, store) end",
+    ),
+    "a run that is given back goes to the end of its key": (
+        "string.format('%.0f', accepted_at(id)), item_of(id, handler))\n  leave_order(",
+        "'9e15', item_of(id, handler))\n  leave_order(",
+    ),
+    "the runs that are leased with the first are not active": (
+        "if #ids > 1 then set_active(handler, key_in(first.mark), table.concat(ids, ' ')) end",
+        "",
+    ),
+    "a failure blocks its key": (
+        "if mark and not stops_at_failure(mark) then leave_order(id, handler, mark, store) end",
+        "",
+    ),
+    "a run that is done blocks its key": ("if mark then leave_order(id, handler, mark, store) end\n  end", "end"),
+    "a dropped run blocks its key": (
+        "settle_failure(id, store) end\n  if mark then leave_order(id, handler, mark, store) end",
+        "settle_failure(id, store) end",
+    ),
+    "an accepted event is not recorded as unrouted": (
+        "if unreadable == '' and has_ordered() then batch('ZADD', P .. 'unrouted:' .. store, accepted, id) end",
+        "",
+    ),
+    "a replayed run begins beside another": (
+        "local is_first = not mark or join_order(id, handler, mark, store)",
+        "local is_first = true",
+    ),
+}
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """The texts of the scripts are read again, here and after the test."""
+    _read_again()
+    yield monkeypatch
+    monkeypatch.undo()
+    _read_again()
+
+
+def _read_again() -> None:
+    for cached in (script_library.library, script_library.function, script_library.script):
+        cached.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_model_notices(server_url: str, library: pytest.MonkeyPatch, mutant: str) -> None:
+    before, after = MUTANTS[mutant]
+    shared, sources = script_library._shared(), script_library.sources()
+    changed = {name: source._replace(text=source.text.replace(before, after)) for name, source in sources.items()}
+    texts = [shared, *(one.text for one in sources.values())]
+    assert sum(text.count(before) for text in texts) == 1
+    library.setattr(script_library, "_shared", lambda: shared.replace(before, after))
+    library.setattr(script_library, "sources", lambda: changed)
+    with pytest.raises((AssertionError, ExceptionGroup)) as caught:
+        explore(InboxMachine, server_url, examples=150, steps=50)
+    assert isinstance(caught.value, AssertionError) or caught.value.subgroup(AssertionError)

@@ -1,0 +1,83 @@
+"""The lease guard: ends a child process that performs an ordered run whose lease was not renewed in time.
+
+A lease that is not renewed lapses, and then another worker may begin the same run. The worker cannot be relied on to
+end its own run before that: it may be suspended, or wait for a server that does not answer. So the worker writes into
+shared memory until when its leases are valid, and a thread of the child process ends that process when they have ended.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from receiver.inbox.leases import LEASE_MS
+
+SAFETY = 0.3
+"""Seconds by which a run ends before its lease does."""
+_NUMBER = struct.Struct("d")
+
+
+def lease_clock() -> float:
+    """Seconds, the same in all processes of this host. Time in which the host was suspended counts."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SharedLease:
+    """Until when the leases of a worker are valid. Shared with its child processes, which are forked."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _NUMBER.size)
+
+    def renewed(self, asked: float) -> None:
+        """All leases that the worker holds were renewed, or made, by a call that began at this time."""
+        _NUMBER.pack_into(self._memory, 0, asked + LEASE_MS / 1000 - SAFETY)
+
+    @property
+    def seconds_left(self) -> float:
+        return float(_NUMBER.unpack_from(self._memory)[0]) - lease_clock()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.seconds_left <= 0
+
+
+class LeaseGuard:
+    """In a child process: watches the lease while an ordered run is under way."""
+
+    def __init__(self, lease: SharedLease) -> None:
+        self._lease = lease
+        self._guarded = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Kill this process, and what it started, if the lease ends before this does."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="lease-guard", daemon=True)
+            self._thread.start()
+        if self._lease.has_ended:
+            _end_process()
+        self._guarded.set()
+        try:
+            yield
+        finally:
+            self._guarded.clear()
+
+    def _watch(self) -> None:
+        while True:
+            self._guarded.wait()
+            left = self._lease.seconds_left
+            if left <= 0 and self._guarded.is_set():
+                _end_process()
+            time.sleep(max(left, 0.01))
+
+
+def _end_process() -> None:
+    """The process leads a group of its own. What it reported before is read by the worker."""
+    os.killpg(0, signal.SIGKILL)
