@@ -274,8 +274,8 @@ class Subscription(Record):
 
     @property
     def enabled(self) -> bool:
-        """Whether the store sends deliveries."""
-        return self.flag("enabled")
+        """Whether the store sends deliveries. Always true at a store that has no such field: `enabled = ""`."""
+        return self.flag("enabled") if self._map.paths(self.kind, "enabled") else True
 
     @property
     def secret(self) -> str:

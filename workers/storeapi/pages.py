@@ -31,6 +31,9 @@ class PageReply(Protocol):
     """The part of a reply that is read here."""
 
     @property
+    def status(self) -> int: ...
+
+    @property
     def headers(self) -> Mapping[str, str]: ...
 
     @property
@@ -254,7 +257,9 @@ class Pages(Generic[R]):
         return self._fetch({**size, **position.query}, "")
 
     def _rows(self, reply: PageReply) -> list[Any]:
-        """The records as the store sent them. A list that is null is empty."""
+        """The records as the store sent them. A list that is null is empty, and so is 204 No Content."""
+        if reply.status == 204:
+            return []
         path = self._envelope.data
         found = follow(reply.document, path)
         above, _, key = path.rpartition(".")

@@ -82,7 +82,7 @@ class StoreSecrets:
         if len(self._active) >= MAX_LEARNED:
             raise ConfigError(
                 f"{self._store.name}: {MAX_LEARNED} secrets are active, which is the maximum, so nothing was created; "
-                "subscribe to fewer topics, or let the API accept our secret: [catalogue.webhooks.create] takes"
+                "subscribe to fewer topics, or let the API accept our secret: [catalogue.webhooks.create] optional"
             )
 
     # Ends: an old secret stays valid for the overlap
