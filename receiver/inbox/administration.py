@@ -12,6 +12,7 @@ from redis import Redis
 from receiver.contract.intake import Delivery
 from receiver.inbox import keys
 from receiver.inbox.accept_batch import MAX_EVENT_NAMES, unreadable_detail
+from receiver.inbox.history_place import place_host
 from receiver.inbox.queries.handlers import held_stores
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
@@ -139,7 +140,10 @@ class Administration:
         self.client.zadd(keys.LATER, dict.fromkeys(items, 1), xx=True)
 
     def forget_host(self, host: str) -> None:
-        """Forget what a host published about its spool. A receiver that is alive publishes it again."""
+        """Forget what a host published about its spool, and that it has the history. A receiver that is alive publishes
+        it again."""
+        if place_host(self.client) == host:
+            self.client.delete(keys.HISTORY_PLACE)
         named: Any = self.client.hkeys(keys.SPOOLS)
         for name in named:
             if keys.host_name(name) == host:

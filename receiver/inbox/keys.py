@@ -108,6 +108,7 @@ Handlers and processes
     leader          string  The housekeeper that does the work for all of them.
     spools          hash    host:data_dir -> what waits in its spool, as JSON: state, count, oldest, at. A receiver that
                             stops with an empty spool removes its field; one that is silent may have more than count.
+    history_place   string  "id host:data_dir": the directory with the past events, and its host. Only with SQLite.
     journal         channel Outcomes of runs, a list of them in each message.
 
 Stores
@@ -197,6 +198,7 @@ REMOVED = PREFIX + "removed"
 SPOOLS = PREFIX + "spools"
 QUARANTINED = PREFIX + "quarantined"
 PLUGIN_FAULT = PREFIX + "plugin_fault:"
+HISTORY_PLACE = PREFIX + "history_place"
 LEADER = PREFIX + "leader"
 JOURNAL = PREFIX + "journal"
 

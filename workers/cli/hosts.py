@@ -6,6 +6,7 @@ import click
 
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration
+from receiver.inbox.history_place import place_host
 from receiver.inbox.known_data import accept_data, data_notices
 from workers.cli import output
 from workers.cli.options import Noun, connect_server, connect_to_list_hosts, json_option, load_config, yes_option
@@ -49,7 +50,14 @@ def forget(name: str, yes: bool) -> None:
     """Forget a host that is gone. What is in its spool is lost with its disk."""
     config = load_config()
     client = connect_server(config)
-    host = choose_host(find_hosts(config, client), name)
+    found = find_hosts(config, client)
+    if name == place_host(client) and name not in [one.name for one in found]:
+        left = "its past events are not shown any more"
+        output.require_yes(f"Forget that {name} has the history? Then {left}.", yes=yes, why=left)
+        Administration(client).forget_host(name)
+        output.echo(f"forgot that {name} has the history")
+        return
+    host = choose_host(found, name)
     if host.state == "receiving":
         raise ConfigError(f"{host.name} is receiving; stop `storehooks web` there first")
     output.require_yes(f"Forget {host.name}? {_left(host)}.", yes=yes, why=_left(host))

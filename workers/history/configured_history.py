@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
+from receiver.inbox import connect_to, keys
+from receiver.inbox.history_place import other_host
 from workers.history.past_events import HistoryDatabase
-from workers.history.sqlite_history import SqliteHistory
+from workers.history.sqlite_history import OtherHost, SqliteHistory
 
 
 def open_history(config: Config) -> HistoryDatabase | None:
@@ -14,7 +16,8 @@ def open_history(config: Config) -> HistoryDatabase | None:
     if url == "off":
         return None
     if url == "sqlite":
-        return SqliteHistory(config.data_dir / "history")
+        directory = config.data_dir / "history"
+        return SqliteHistory(directory) if config.redis.embedded else SqliteHistory(directory, _other_host(config))
     try:
         from workers.history.postgres_history import PostgresHistory
     except ImportError as error:
@@ -23,3 +26,11 @@ def open_history(config: Config) -> HistoryDatabase | None:
             f"pip install 'storehooks[postgres]' ({error})"
         ) from None
     return PostgresHistory(url)
+
+
+def _other_host(config: Config) -> OtherHost:
+    """Several hosts may use one server, but only one of them has the files."""
+    host = keys.host_of(config.data_dir)
+    return lambda place, claim: other_host(
+        connect_to(config.redis, timeout=config.redis.timeout), place, host, claim=claim
+    )

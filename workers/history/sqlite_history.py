@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -88,15 +89,22 @@ UPGRADES = (
 SCHEMA_VERSION = len(UPGRADES)
 
 
+OtherHost = Callable[[str, bool], str]
+"""The host that has the history, if it is not in the directory with this id; True to begin one if there is none."""
+
+
 class SqliteHistory(HistoryDatabase):
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, other_host: OtherHost = lambda *_: "") -> None:
         self.directory = directory
+        self._other_host = other_host
+        self._is_here = False
 
     def check(self) -> None:
         with _explained(self.directory):
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(self.directory, os.W_OK):
             raise HistoryError(f"{self.directory} cannot be written by this user; change its owner or its mode")
+        self._require_here(claim=True)
         for path in self._files():
             with self._transaction(path):
                 pass
@@ -200,9 +208,26 @@ class SqliteHistory(HistoryDatabase):
 
     def _files(self) -> list[Path]:
         """The files of all months, the newest first."""
+        self._require_here(claim=False)
         with _explained(self.directory):
             names = os.listdir(self.directory) if self.directory.exists() else []
         return [self.directory / name for name in sorted(filter(_MONTH.fullmatch, names), reverse=True)]
+
+    def _require_here(self, *, claim: bool) -> None:
+        """The directory has an id, so that it may be moved to another host."""
+        if self._is_here and not claim:
+            return
+        path = self.directory / "place"
+        with _explained(path):
+            if claim and not path.exists():
+                _create_once(path, secrets.token_hex(8))
+            place = path.read_text() if path.exists() else "none"
+        if host := self._other_host(place, claim):
+            raise HistoryError(
+                f'the files of the history are on {host}, and [history] url = "sqlite" is for one host: set the URL of '
+                f"a PostgreSQL server on every host, or if that host is gone: storehooks hosts forget {host}"
+            )
+        self._is_here = True
 
     def _shrink(self, path: Path) -> None:
         """Give space back, or the whole file if it is empty and of a past month."""
@@ -239,6 +264,15 @@ class SqliteHistory(HistoryDatabase):
             db.execute("COMMIT")
         if not path.exists() or not os.path.samestat(there, path.stat()):
             raise HistoryError(f"{path} was moved away while it was written; what was written is written again")
+
+
+def _create_once(path: Path, text: str) -> None:
+    """With its text, or not at all; another process may do the same."""
+    new = path.with_name(f"{path.name}.{text}")
+    new.write_text(text)
+    with suppress(FileExistsError):
+        os.link(new, path)
+    new.unlink()
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -347,22 +347,6 @@ def test_a_server_that_takes_no_writes_is_an_error_with_the_fix(server: Postgres
 
 @pytest.mark.full
 @needs_postgres
-def test_a_user_with_the_rights_of_the_docs_can_read_and_not_write(server: Postgres) -> None:
-    url = server.new_database()
-    PostgresHistory(url).write([past_event(1)])
-    with psycopg.connect(url, autocommit=True) as db:
-        with suppress(psycopg.errors.DuplicateObject):
-            db.execute("CREATE ROLE analyst LOGIN")
-        db.execute("GRANT USAGE ON SCHEMA storehooks TO analyst")
-        db.execute("GRANT SELECT ON storehooks.events, storehooks.runs TO analyst")
-    with psycopg.connect(url.replace("storehooks@", "analyst@"), autocommit=True) as db:
-        assert db.execute("SELECT store, data ->> 'total' FROM storehooks.events").fetchall() == [("north", "42.50")]
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            db.execute("DELETE FROM storehooks.records")
-
-
-@pytest.mark.full
-@needs_postgres
 def test_two_writers_of_the_same_events_do_not_block_each_other(server: Postgres) -> None:
     url = server.new_database()
     events = [past_event(number) for number in range(400)]
