@@ -171,7 +171,7 @@ def probe_store(config: Config, store: str, redis: Redis | None, seconds: float)
         client = client_for_store(config, store, redis, timeout=seconds)
         path, size = client.catalogue.get("products", "list").path, client.catalogue.paging.size_param
         before = time.time()
-        reply = client.request("GET", path, query={size: 1})
+        reply = client.request("GET", path, query={size: 1} if size else None)
         ahead = _clock_ahead(reply, before, time.time())
     except (ConfigError, ApiError) as error:
         return ApiFacts(_state(error), _first_line(error), clock_ahead=None)

@@ -98,12 +98,20 @@ def _number(query: Mapping[str, str], name: str, default: int, least: int = 1) -
     return int(text)
 
 
+def _has_own_names(record_map: RecordMap) -> bool:
+    """Whether the store's names are storehooks' own, as in the built-in catalogue."""
+    names = [one for table in record_map.fields.values() for one in table.items()]
+    return record_map.money == "major" and all(name == path for name, path in names)
+
+
 def _item(record_map: RecordMap, operation: Operation, record: Json, path: str) -> Json:
     shaped = _with_store_names(record_map, operation, record)
     return dict(set_at({}, path.split("."), shaped)) if path else shaped
 
 
 def _with_store_names(record_map: RecordMap, operation: Operation, record: Json) -> Json:
+    if _has_own_names(record_map):
+        return record
     kind = operation.record
     standard = {name: value for name, value in record.items() if name in FIELDS.get(kind, ())}
     shaped: Any = record_map.shape(kind, standard)
