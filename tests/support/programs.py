@@ -155,6 +155,6 @@ class Process:
         self.popen.wait(5)
 
 
-def start_command(*arguments: str, config: Path, log: Path) -> Process:
+def start_command(*arguments: str, config: Path, log: Path, env: dict[str, str] | None = None) -> Process:
     """Start a command, as an operator would, that does not end by itself or that a test interrupts."""
-    return Process([sys.executable, "-m", "workers.cli", *arguments, "--config", str(config)], log=log)
+    return Process([sys.executable, "-m", "workers.cli", *arguments, "--config", str(config)], log=log, env=env)

@@ -136,6 +136,8 @@ class Dev:
             self._supervisor.start(self._sandbox())
             # The housekeeper's first check calls its API; a failed one is repeated only after a minute.
             self._wait_until(lambda: _connect_to(config.sandbox.bind), SANDBOX_SECONDS)
+        if not self._wait_until(lambda: _connect_to(config.receiver.bind), START_SECONDS):
+            self._print_note(f"the receiver does not listen; see {self._logs / 'receiver.log'}")
         for program in _workers(config, self._logs):
             self._supervisor.start(program)
 
@@ -303,7 +305,7 @@ def _workers(config: Config, logs: Path) -> list[Program]:
 
 def _connect_to(address: str) -> None:
     host, _, port = address.rpartition(":")
-    socket.create_connection((host, int(port)), timeout=1.0).close()
+    socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
 
 
 def _routed_to(declared: list[tuple[Declaration, datetime]]) -> set[str]:

@@ -45,6 +45,7 @@ handlers.add_command(certify)
 def list_handlers(json_: bool = False) -> None:
     """List the handlers of this config and environment. Needs no server."""
     from workers.plugins.discovery import declarations, load
+    from workers.plugins.validation import missing_limits
 
     config = load_config()
     found = declarations(config, load(config))
@@ -58,6 +59,11 @@ def list_handlers(json_: bool = False) -> None:
         output.echo("no handlers: no plugin is installed, and [workers] plugins is empty")
         return
     _show_handlers(found, paused)
+    for limit, limited in missing_limits(config, found).items():
+        output.warn(
+            f"\nconfig has no [limits.{limit}], which {', '.join(limited)} names: its runs are done one at a time; "
+            f'write [limits.{limit}] with concurrency = 2 or rate = "5/s"'
+        )
     _show_absent(absent, {one.handler for one in found})
     held = [one.handler for one in found if one.handler in (paused or ())]
     topics = [topic for one in found for topic in one.topics]

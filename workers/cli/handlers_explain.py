@@ -58,6 +58,7 @@ def _rows(one: HandlerExplanation) -> list[tuple[Any, ...]]:
 
 def _facts(config: Config, event_id: str) -> RoutingFacts:
     from workers.operations.explain_handlers import RoutingFacts
+    from workers.plugins.validation import missing_limits
 
     client = connect_reader(config)
     queries, inbox = EventQueries(client), Inbox(client)
@@ -65,10 +66,12 @@ def _facts(config: Config, event_id: str) -> RoutingFacts:
     if record is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}
+    loaded = _loaded_here(config)
+    limits |= dict.fromkeys(missing_limits(config, loaded), 1)
     return RoutingFacts(
         event=record,
         declared={one.handler: one for one in inbox.declarations().handlers},
-        loaded={one.handler: one for one in _loaded_here(config)},
+        loaded={one.handler: one for one in loaded},
         paused=frozenset(Administration(client).paused()),
         busy=queries.busy_limits(),
         full=frozenset(name for name, most in limits.items() if queries.slots_taken(name) >= most),

@@ -86,8 +86,9 @@ def add(name: str, json_: bool, no_subscribe: bool, no_reload: bool, wait: float
     if "new" in given["signing_secrets"] or not (given["signing_secrets"] or _can_learn_secret(config, given)):
         created = _create_secret(config, given)
     now = _write_file(config, name, given, steps)
-    if created and not is_managed(now, name):
-        steps.report("secret", f"{created}   give it to the store; it is in the file, and not shown again", created)
+    if created:
+        use = "give it to the store" + (", unless it got it with a subscription" if is_managed(now, name) else "")
+        steps.report("secret", f"{created}   {use}; it is in the file, and not shown again", created)
     reload_processes(now, steps, no_reload)
     _enable_repairs(now, name, steps)
     if not no_subscribe:

@@ -76,7 +76,7 @@ def load(config: Config, copies: SourceCopies | None = None) -> list[Plugin]:
     seen: dict[str, Handler] = {}
     for plugin in plugins:
         for handler in plugin.handlers:
-            _refuse_unknown_limit(config, handler)
+            _refuse_unknown_limit(config, plugin, handler)
             if other := seen.get(handler.name):
                 raise PluginError(
                     f"{handler.file}:{handler.line}: two handlers are called {handler.name}; the other is at "
@@ -181,7 +181,11 @@ def _refuse_duplicate_plugins(config: Config, plugins: list[Plugin]) -> None:
         seen[plugin.name] = plugin
 
 
-def _refuse_unknown_limit(config: Config, handler: Handler) -> None:
+def _refuse_unknown_limit(config: Config, plugin: Plugin, handler: Handler) -> None:
+    """An installed plugin is in every config of its environment, also in those that do not know its limits."""
+    by_code = {one.limit for one in plugin.router.handlers if one.name == handler.name}
+    if plugin.code.source.version and handler.limit in by_code:
+        return
     if handler.limit is not None and handler.limit not in config.limits:
         raise PluginError(
             f"{handler.file}:{handler.line}: {handler.name} has limit={handler.limit!r}, and config has no "

@@ -7,12 +7,14 @@ import inspect
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from receiver.config import Config
 from receiver.config.values import parse_duration
 from receiver.contract.errors import PluginError
+from receiver.inbox import Declaration
 from workers.plugins import conditions
 from workers.plugins.router import Handler, Router
 
@@ -50,6 +52,15 @@ def validate_router(router: Router, origin: str) -> None:
                 f"{_place_of(function)}: @router.{what} of {router.name} must take {number}: "
                 f"def {getattr(function, '__name__', what)}({', '.join(arguments)})"
             )
+
+
+def missing_limits(config: Config, handlers: Iterable[Declaration]) -> dict[str, list[str]]:
+    """The limits that installed plugins name and the config does not have, with their handlers."""
+    found: dict[str, list[str]] = {}
+    for one in handlers:
+        if (limit := one.details["limit"]) and limit not in config.limits:
+            found.setdefault(limit, []).append(one.handler)
+    return found
 
 
 def _validate_parts(router: Router, origin: str) -> None:

@@ -7,8 +7,10 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx2
@@ -17,8 +19,9 @@ import pytest
 from receiver.contract.compose import Request
 from receiver.inbox import EventQueries, connect, keys
 from receiver.inbox import server_url as url_of
+from receiver.spool import REFUSED_FILE
 from tests.support.harness import Process, System, children_of, comm, eventually, free_port, gone, storehooks
-from tests.support.programs import ROOT, start_command
+from tests.support.programs import ROOT, start_command, with_times
 
 HELLO = (
     "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    return 'hi'\n"
@@ -34,9 +37,9 @@ class DevRun:
         system.config_file.write_text(re.sub(r'url = ".*"', 'url = ""', text, count=1))
         self.data = Path(system.config.redis.data_dir)
 
-    def start(self, *arguments: str) -> Process:
+    def start(self, *arguments: str, env: dict[str, str] | None = None) -> Process:
         log = self.system.folder / "dev.log"
-        self.process = start_command("dev", *arguments, config=self.system.config_file, log=log)
+        self.process = start_command("dev", *arguments, config=self.system.config_file, log=log, env=env)
         return self.process
 
     def handled(self) -> Process:
@@ -131,6 +134,22 @@ def test_all_children_end_within_two_seconds_when_dev_is_killed(dev: DevRun) -> 
     assert len(below) >= 6
     process.kill()
     eventually(lambda: all(gone(pid) for pid in below), 2, what="all children ended")
+
+
+def test_the_banner_is_printed_when_the_receiver_listens(dev: DevRun) -> None:
+    """A script that waits for the banner can send at once."""
+    process = dev.start("--no-sandbox")
+    eventually(lambda: "/webhooks/north" in process.output(), 20)
+    assert dev.accepts_a_delivery()
+
+
+def test_a_receiver_that_does_not_start_is_reported(dev: DevRun) -> None:
+    """Its own check fails: a file in its data directory has another format."""
+    with closing(sqlite3.connect(dev.data / REFUSED_FILE)) as file:
+        file.execute("PRAGMA user_version = 999")
+    process = dev.start("--no-sandbox", env=with_times({"workers.cli.dev.START_SECONDS": 1.0}))
+    eventually(lambda: "the receiver does not listen; see" in process.output(), 25)
+    assert "receiver.log" in process.output()
 
 
 @pytest.mark.parametrize("name", ["server", "receiver", "worker", "housekeeper"])

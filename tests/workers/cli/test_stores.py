@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -205,6 +206,18 @@ def test_a_secret_on_the_command_line_is_refused(setup: StoreSetup) -> None:
     done = setup.cli("stores", "add", "west", "--secret", "whsec_c2VjcmV0")
     assert done.exit_code == 2
     assert "do not write a secret on the command line" in done.output
+
+
+def test_a_new_secret_of_a_store_with_an_api_is_shown_once_too(setup: StoreSetup) -> None:
+    done = setup.add("--secret", "new", "--no-subscribe")
+    assert done.exit_code == 0, done.output
+    try:
+        secret = re.search(r"^secret +(whsec_\S+) +give it to the store, unless", done.output, re.MULTILINE)
+        assert secret, done.output
+        assert secret[1] in setup.file.read_text()
+        assert secret[1] not in setup.cli("stores", "show", "east").stdout
+    finally:
+        assert setup.cli("stores", "remove", "east", "--yes").exit_code == 0
 
 
 def test_a_store_without_an_api_gets_a_new_secret_that_is_shown_once(setup: StoreSetup) -> None:

@@ -18,11 +18,12 @@ from zlib import crc32
 
 from receiver import logs
 from receiver.config import Config, load_from_environment
-from receiver.config.settings import ENV_PREFIX
+from receiver.config.settings import ENV_PREFIX, LimitSettings
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration, Inbox, Limit, connect_to, keys
 from receiver.inbox.leases import RENEW_EVERY
 from receiver.inbox.outcomes import Ending, RunResult
+from workers.plugins.validation import missing_limits
 from workers.plugins.validation_process import ValidatedPlugins, ValidationProcess
 from workers.processes import Schedule, Signals, begin_start
 from workers.runtime.config_reload import ConfigReload
@@ -43,6 +44,9 @@ RELEASE_AFTER = 5.0
 """A reload may remove a handler while one of its runs is under way."""
 VALIDATE_AGAIN_EVERY = 5.0
 """Seconds between two tries while a plugin on disk cannot be loaded as it was validated."""
+ONE_AT_A_TIME = LimitSettings(concurrency=1)
+"""For a limit that an installed plugin names and the config does not have."""
+NO_LIMIT = "a plugin's limit has no [limits.NAME] in config; its runs are done one at a time"
 CLOSE_SECONDS = 3.0
 """Seconds after the drain time in which the last outcomes must be written."""
 
@@ -80,8 +84,10 @@ class Worker(RegisteredWorker):
         limits = {
             one.handler: Limit(name, limit.concurrency, limit.rate)
             for one in handlers
-            if (name := one.details["limit"]) and (limit := self.config.limits.get(name))
+            if (name := one.details["limit"]) and (limit := self.config.limits.get(name, ONE_AT_A_TIME))
         }
+        for name, limited in missing_limits(self.config, handlers).items():
+            log.warning(NO_LIMIT, limit=name, handlers=limited)
         self._waiting.slotted = {handler for handler, limit in limits.items() if limit.concurrency}
         self._exchange.adopt(self._handlers, limits)
 

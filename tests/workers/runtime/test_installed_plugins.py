@@ -1,0 +1,85 @@
+"""Installed plugins: found in every config of their environment, and uninstalled while workers run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from receiver import config as config_room
+from receiver.contract.errors import PluginError
+from tests.support.harness import System, eventually
+from workers.plugins import discovery
+
+PLUGIN = """
+import os, time
+from storehooks import Router
+router = Router("loyalty")
+now = os.path.join(os.path.dirname(__file__), "now")
+
+@router.on("order.created", limit="crm")
+def award(event, ctx):
+    os.close(os.open(now, os.O_CREAT | os.O_EXCL))  # fails if another run is under way
+    time.sleep(0.05)
+    os.remove(now)
+    return "awarded"
+"""
+
+
+def install(folder: Path, plugin: str = PLUGIN) -> Path:
+    """Install the plugin with its entry point; returns the folder for Python's path."""
+    site = folder / "site"
+    about = site / "loyalty-1.5.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: loyalty\nVersion: 1.5\n")
+    (about / "entry_points.txt").write_text("[storehooks.handlers]\nloyalty = loyalty\n")
+    (site / "loyalty.py").write_text(plugin)
+    return site
+
+
+def test_one_without_its_limit_in_config_stops_nothing_and_its_runs_are_done_one_at_a_time(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    """Another config of the same environment, which knows nothing of the plugin, must start as well."""
+    site = install(tmp_path)
+    system = make_system(child_processes=4)
+    environ = {"PYTHONPATH": str(site)}
+    system.start("worker", "housekeeper", env=environ)
+    events = [system.accept(data={"id": number}) for number in range(12)]
+    assert {system.settled(event_id, 20) for event_id in events} == {"settled"}
+    assert {system.run_of(event_id, "loyalty.award").attempts for event_id in events} == {1}
+    (line,) = [one for one in map(json.loads, system.log("worker").splitlines()) if "no [limits" in one["event"]]
+    assert (line["level"], line["limit"], line["handlers"]) == ("warning", "crm", ["loyalty.award"])
+    shown = system.run_cli("handlers", env=environ)
+    assert shown.returncode == 0
+    assert "[limits.crm]" in shown.stderr
+
+
+def test_a_limit_that_the_config_itself_names_must_be_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(install(tmp_path))
+    path = tmp_path / "config.toml"
+    path.write_text('[plugins.loyalty]\nhandlers.award = { limit = "erp" }\n')
+    with pytest.raises(PluginError, match=r"has limit='erp', and config has no \[limits.erp\]"):
+        discovery.load(config_room.load(path, {}))
+
+
+@pytest.mark.parametrize("settings", ["", "[plugins.loyalty]\nrate = 3\n"])
+def test_hup_after_an_uninstall_says_which_handlers_are_gone(
+    make_system: Callable[..., System], tmp_path: Path, settings: str
+) -> None:
+    """Also if the config still has settings of the plugin."""
+    site = install(tmp_path, PLUGIN.replace(', limit="crm"', ""))
+    system = make_system(more=settings)
+    (supervisor,) = system.start("supervisor", env={"PYTHONPATH": str(site)})
+    eventually(lambda: "worker started" in system.log("supervisor"), 20)
+    shutil.rmtree(site)
+    supervisor.send(signal.SIGHUP)
+    lines = eventually(
+        lambda: [one for one in system.log("supervisor").splitlines() if "handlers are gone after a reload" in one]
+    )
+    assert json.loads(lines[0])["handlers"] == ["loyalty.award"]
+    eventually(lambda: "supervisor reloaded" in system.log("supervisor"))
