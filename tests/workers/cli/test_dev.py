@@ -212,7 +212,7 @@ def test_a_removed_handler_is_reported_with_the_command_that_retires_it(dev: Dev
     eventually(lambda: "handler shop.greet was removed; " in process.output())
     eventually(lambda: "handlers retire shop.greet" in process.output())
     eventually(lambda: "shop.welcome  done" in process.output(), 15)
-    done = dev.system.run_cli("handlers", "retire", "shop.greet")
+    done = dev.system.run_cli("handlers", "retire", "shop.greet", "--yes")
     assert done.stdout.startswith("shop.greet is retired; "), done.stderr
     events = {one["id"] for one in json.loads(dev.system.run_cli("events", "--json").stdout)}
     after = eventually(lambda: _settled_but_not(dev, events), 15, what="an event that is settled without shop.greet")

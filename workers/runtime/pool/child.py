@@ -206,7 +206,8 @@ class RunExecutor:
 
     def failed_call(self, run: Run, result: RunResult) -> Callable[[], None] | None:
         """The call of the plugin's `@router.failed` function, if this result is a failure for good."""
-        error, loaded = self._error, self._handlers.get(run.handler)
+        error, self._error = self._error, None  # its traceback holds what the handler had in memory
+        loaded = self._handlers.get(run.handler)
         if error is None or loaded is None or (function := loaded.plugin.router.failed_function) is None:
             return None
         if kind_of(result.ending, retries_left=run.attempts < loaded.retries) is not OutcomeKind.FAILED:
