@@ -4,7 +4,7 @@
 -- ARGV  1 position of the walk through all events, the newest first; "" to begin  2 maximum number of events  3 lease (ms)
 -- returns {the next position, "" at the end; how many items were put back}
 local lease, found
-local leaderless -- keys that have queued runs, and no active one as far as is known
+local checked, leaderless -- keys that have queued runs; those of them that have no active one, as far as is known
 
 -- Whether an item is in none of the sets. False if one of them is damaged, so that it is not known, and if it could not
 -- be made ready.
@@ -59,6 +59,8 @@ local function check_order(id, handler, run, mark, store)
     if not is_known then set_active(handler, key, (active or '') == '' and id or id .. ' ' .. active) end
     return
   end
+  if checked[item_of(key, handler)] then return end
+  checked[item_of(key, handler)] = true
   local left = still_active(active, handler, mark)
   if #left == 0 then leaderless[item_of(key, handler)] = { handler, mark, store } end
   if #left > 0 and table.concat(left, ' ') ~= active then set_active(handler, key, table.concat(left, ' ')) end
@@ -95,7 +97,7 @@ end
 
 return function()
   local from = ARGV[1] == '' and '+inf' or '(' .. ARGV[1]
-  lease, found, leaderless = tonumber(ARGV[3]), 0, {}
+  lease, found, checked, leaderless = tonumber(ARGV[3]), 0, {}, {}
   local events = redis.pcall('ZREVRANGEBYSCORE', P .. 'ix', from, '-inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])
   for at = 1, #events, 2 do examine(events[at]) end
   advance_leaderless()

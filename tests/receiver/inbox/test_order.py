@@ -10,7 +10,7 @@ from redis import Redis
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.inbox import Declaration, Outcome, Run, keys
+from receiver.inbox import Declaration, Limit, Outcome, Run, keys
 from receiver.inbox.model import from_ms, order_for
 from receiver.inbox.queries.handlers import HandlerQueries
 from tests.support.harness import System
@@ -295,3 +295,29 @@ def test_a_claim_of_a_key_with_very_many_queued_runs_is_fast(ordered: System, re
     assert ids(runs) == ["a", "b"]
     took = redis.info("commandstats")["cmdstat_fcall"]["usec_per_call"]
     assert took < 10_000, "µs"
+
+
+def test_a_limit_and_an_order_together_starve_none(ordered: System) -> None:
+    for turn in "abc":
+        for resource in "78":
+            accept(ordered, f"{turn}{resource}", resource)
+    route(ordered, *to_route(ordered).values())
+    limits, begun = {PUSH: Limit("erp", concurrency=1)}, list[str]()
+    while runs := ordered.inbox.claim({PUSH: 9}, capacity=9, limits=limits).runs:
+        assert ordered.inbox.claim({PUSH: 9}, capacity=9, limits=limits).runs == (), "the only slot is taken"
+        assert len({run.order_key for run in runs}) == len(runs)
+        begun += ids(runs)
+        ordered.inbox.finish([Outcome(run, "done") for run in runs])  # type: ignore[arg-type]
+    assert [one for one in begun if one.endswith("7")] == ["a7", "b7", "c7"]
+    assert [one for one in begun if one.endswith("8")] == ["a8", "b8", "c8"]
+
+
+def test_the_housekeeper_reads_the_active_runs_of_a_long_queue_once(ordered: System) -> None:
+    """It read them for each queued run: 64 of them, in a script that held up all others."""
+    for turn in range(21):
+        accept_and_route(ordered, *(f"e{turn}x{n}" for n in range(9)))
+    claim(ordered, 64)
+    ordered.client.config_resetstat()
+    ordered.housekeeping.put_back_stranded()
+    calls = ordered.client.info("commandstats")["cmdstat_hget"]["calls"]
+    assert calls < 4 * 190

@@ -134,7 +134,8 @@ class InboxExchange:
         self._outcomes.append(outcome_of(run, result, self.declarations[run.handler]))
         if result.ending is Ending.DIED:
             self._died.add(run.item)
-        self.expects_work = True
+        # In the middle of an order key's runs none of the key becomes ready, and a wake-up tells of others.
+        self.expects_work = self.expects_work or not (run.order_key and self._pool.in_batches)
 
     def release(self, runs: Iterable[Run]) -> None:
         """Give runs back to the inbox, for any worker."""

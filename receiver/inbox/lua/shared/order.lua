@@ -51,6 +51,8 @@ local function set_active(handler, key, ids) redis.call('HSET', P .. 'order:' ..
 
 -- The list of ids without one of them; nil if it is not there.
 local function without(ids, id)
+  if ids == id then return '' end
+  if string.sub(ids, 1, #id + 1) == id .. ' ' then return string.sub(ids, #id + 2) end -- most often they end in their order
   local left, found = {}, false
   for one in string.gmatch(ids, '%S+') do
     if one == id then found = true else left[#left + 1] = one end
