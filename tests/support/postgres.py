@@ -17,7 +17,7 @@ import pytest
 
 PROGRAMS = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)), None)
 needs_postgres = pytest.mark.skipif(not PROGRAMS, reason="Debian's package postgresql is not installed")
-SETTINGS = ("fsync=off", "listen_addresses=", "max_connections=30", "shared_buffers=64MB", "autovacuum=off")
+SETTINGS = ("fsync=off", "listen_addresses=", "max_connections=30", "shared_buffers=64MB")
 
 
 class Postgres:

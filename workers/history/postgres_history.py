@@ -31,7 +31,7 @@ _US, _MS = timedelta(microseconds=1), timedelta(milliseconds=1)
 _KEY = ("id", "accepted_at")
 _CONTENT_COLUMNS = ("id", "accepted_at", "settled_at", "content", "data")
 _READ = "r.id, r.accepted_at, r.settled_at, r.record, r.problem"
-_CONTENT = "(SELECT content FROM storehooks.contents AS c WHERE c.id = r.id AND c.accepted_at = r.accepted_at)"
+_CONTENT = "(SELECT content FROM storehooks.contents AS c WHERE c.id = r.id AND c.accepted_at = r.accepted_at {})"
 _ROW_FAULTS = (psycopg.DataError, psycopg.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
 """What PostgreSQL does not take of one row. Others can be stored."""
 _FIXES = {
@@ -95,7 +95,7 @@ class PostgresHistory(HistoryDatabase):
         return refused
 
     def event(self, event_id: str) -> PastEvent | None:
-        query = f"SELECT {_READ}, {_CONTENT} FROM storehooks.records AS r WHERE r.id = %s"
+        query = f"SELECT {_READ}, {_CONTENT.format('')} FROM storehooks.records AS r WHERE r.id = %s"
         rows = self._rows(f"{query} ORDER BY r.accepted_at DESC LIMIT 1", (searched(event_id),))
         return _event(rows[0]) if rows else None
 
@@ -151,13 +151,15 @@ class PostgresHistory(HistoryDatabase):
         window = (_moment(oldest), _moment(before.accepted_at))
         hits, values = _hits(wanted, window)
         conditions, more_values = _conditions(wanted)
+        body = _CONTENT.format("AND c.accepted_at BETWEEN %s AND %s") if content else "NULL"
         query = (
-            f"{hits} SELECT {_READ}, {_CONTENT if content else 'NULL'} FROM storehooks.records AS r "
+            f"{hits} SELECT {_READ}, {body} FROM storehooks.records AS r "
             f"{'JOIN hits USING (id, accepted_at)' if hits else ''} WHERE r.accepted_at BETWEEN %s AND %s "
             f"AND (r.accepted_at, r.id) < (%s, %s) {conditions} ORDER BY r.accepted_at DESC, r.id DESC LIMIT %s"
         )
         try:
-            rows = self._rows(query, [*values, *window, window[1], before.id, *more_values, limit], seconds=seconds)
+            given = [*values, *(window if content else ()), *window, window[1], before.id, *more_values, limit]
+            rows = self._rows(query, given, seconds=seconds)
         except HistoryError as error:
             if isinstance(error.__cause__, errors.QueryCanceled):
                 return None
