@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 import psycopg
 from psycopg import Connection, errors
+from psycopg.conninfo import conninfo_to_dict
 
 from workers.history.event_filter import EventFilter
 from workers.history.past_events import HistoryDatabase, HistoryError, HistorySizes, NotMoved, PastEvent, Position
@@ -185,11 +186,17 @@ class PostgresHistory(HistoryDatabase):
                 yield db
         except psycopg.Error as error:
             self.close()
-            text = " ".join(str(error).split())
+            text = error.diag.message_primary or " ".join(str(error).split())  # its details may quote an event
             raise HistoryError(f"the history cannot be used: {text}{_FIXES.get(error.sqlstate or '', '')}") from error
 
 
 def _connect(url: str) -> Connection[Any]:
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError:  # its message may quote the password
+        raise HistoryError(
+            "[history] url cannot be parsed; write special characters of user and password as %XX, such as %40 for @"
+        ) from None
     return psycopg.connect(
         url,
         autocommit=True,
