@@ -163,11 +163,11 @@ def soak(folder: Path, *, events: int, resources: int, seed: int, faults: int, p
 def test_ordered_runs_never_overlap_while_processes_are_killed(tmp_path: Path) -> None:
     soak(
         tmp_path,
-        events=600,
+        events=400,
         resources=20,
         seed=21,
-        faults=10,
-        pause=0.4,
+        faults=8,
+        pause=0.3,
         seconds="random.choice((0, 0, 0, 0, 0, 0.01, 0.1))",
     )
 

@@ -111,7 +111,7 @@ class Server:
     def start(self) -> Server:
         command = [*self.prefix, *embedded_server.command(self.program, self.data_dir), *self.extra]
         self.process = Process(command, log=self.data_dir / "server.log")
-        eventually(self._answers, what="the server answers")
+        eventually(self._answers, 60, what="the server answers")
         return self
 
     def _answers(self) -> bool:
