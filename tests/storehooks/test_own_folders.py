@@ -14,6 +14,8 @@ from tests.workers.testing.test_kit import run_pytest
 
 SCRIPT = Path(sys.executable).parent / "storehooks"
 PLUGIN = """\
+import asyncio
+
 from storehooks import Context, Event, Router
 from storehooks.errors import ResourceNotFound
 from storehooks.records import Order
@@ -28,8 +30,13 @@ def award(event: Event, ctx: Context) -> str:
 
 
 @router.on("*")
-def note(event: Event, ctx: Context) -> str:
-    return "noted"
+async def note(event: Event, ctx: Context) -> str:
+    return await ctx.once("note", send, event.topic)
+
+
+async def send(text: str) -> str:
+    await asyncio.sleep(0)
+    return text
 """
 TEST = """\
 import loyalty
