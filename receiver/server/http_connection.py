@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from math import inf
 from time import monotonic, time
@@ -141,9 +142,11 @@ class HttpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         if self._closing:
             return
-        if self.state == "idle":
-            self._enter("receiving", self._others.read_seconds)
         data = self._others.buffer[:size].tobytes()
+        if self.state == "idle":
+            if not data.strip(b"\r\n"):  # nothing has begun, and the connection is as old as before
+                return
+            self._enter("receiving", self._others.read_seconds)
         self._unread = self._unread + data if self._unread else data
         if self._reader.missing and self.state == "receiving":  # such a part is only appended
             self._read()
@@ -270,7 +273,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.close()
         else:
             self._enter("lingering", LINGER_SECONDS)
-            self._transport.write_eof()
+            with suppress(OSError):  # the sender is gone
+                self._transport.write_eof()
         self._receive_more(True)
 
 

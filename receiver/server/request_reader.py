@@ -74,10 +74,12 @@ class RequestReader:
         self._body = bytearray()
         """What has arrived of it."""
         self._chunks: ChunkedBody | None = None
+        self._head_bytes = 0
+        """Of the request whose body is read."""
 
     @property
     def held_bytes(self) -> int:
-        return len(self._chunks.content if self._chunks else self._body)
+        return self._head_bytes + len(self._chunks.content if self._chunks else self._body)
 
     @property
     def in_body(self) -> bool:
@@ -121,6 +123,7 @@ class RequestReader:
         self.fault = fault_of_size(head) or self._fault_of_headers() or self.fault
         if self.fault:
             return
+        self._head_bytes = len(head)
         self.missing = int(self._headers.pop("content-length", 0))
         if "transfer-encoding" in self._headers:
             self._chunks = ChunkedBody(self._max_body)
@@ -142,6 +145,7 @@ class RequestReader:
         if len(self._headers) < len(self._fields):
             self._join_repeated()
         self._headers.pop("", None)
+        self._fields = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields.append((name, value))
@@ -188,6 +192,7 @@ class RequestReader:
         self.fault = chunks.fault
         if chunks.is_complete:
             self._chunks = None
+            del self._chunk_parser  # it has the content too
             self._finish(bytes(chunks.content))
         return size
 
@@ -195,6 +200,7 @@ class RequestReader:
         method, target, minor = self._line
         self.expects_continue = False  # its sender did not wait, or waits no longer
         self.request = HttpRequest(method, target, minor, self._headers, body, self._keeps_alive())
+        self._headers, self._head_bytes = {}, 0
 
     def _keeps_alive(self) -> bool:
         method, _, minor = self._line

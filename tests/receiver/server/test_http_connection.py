@@ -154,6 +154,19 @@ def test_requests_that_wait_behind_another_leave_most_bytes_to_others() -> None:
     assert 0 < most <= 2 * RECEIVE_BYTES < MAX_HELD_BYTES / CONNECTIONS / 2
 
 
+def test_empty_lines_do_not_make_an_idle_connection_younger() -> None:
+    """With an empty line now and then, a thousand idle connections had slow deliveries ended for new ones."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
+    idle = arriving(connections, b"\r\n")
+    before = (idle.state, idle.since, idle.deadline)
+    for data in (b"\n", b"\r", b"\r\n\r\n"):
+        receive(idle, data)
+    loop.close()
+    assert (idle.state, idle.since, idle.deadline) == before
+    assert idle.state == "idle"
+
+
 def test_a_new_connection_ends_after_those_that_were_idle_before_it() -> None:
     """Its request may be on the way. It has less time for it than one that was answered has for the next."""
     loop = asyncio.new_event_loop()

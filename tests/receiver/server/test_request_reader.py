@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
+import weakref
 from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from gunicorn.http.unreader import IterUnreader
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from receiver.server.chunked_body import MAX_CHUNKS, MAX_OVERHEAD, PIECE_BYTES
+from receiver.server.chunked_body import MAX_CHUNKS, MAX_OVERHEAD, PIECE_BYTES, STEP_BYTES
 from receiver.server.request_reader import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE, HttpRequest, RequestReader
 from tests.support.raw_http import chunked, request
 
@@ -142,6 +143,26 @@ def test_seeded_cuts_of_mutated_requests_give_the_same_outcome(count: int) -> No
 def outcome(name: str) -> Any:
     requests, end = read([SAMPLES[name]])
     return [one.body for one in requests], end
+
+
+def test_a_request_that_was_read_is_not_kept() -> None:
+    """The content of the last chunked body stayed, uncounted, for as long as its connection: a gigabyte of them."""
+    reader, sent = RequestReader(LIMIT), coded(chunked(b"x" * 40_000, 10_000))
+    used = reader.read(sent)
+    assert reader.held_bytes >= used > 50, "the head counts"
+    content = weakref.ref(reader._chunks) if reader._chunks else None
+    while not reader.request:
+        used += reader.read(sent[used:])
+    reader.request = None
+    assert content
+    assert content() is None
+    assert (reader.held_bytes, reader._headers, reader._fields) == (0, {}, [])
+
+
+def test_a_step_through_a_chunked_body_of_blank_lines_is_short() -> None:
+    reader, sent = RequestReader(LIMIT), coded(b"9c40\r\n" + b"\r\n" * 20_000)
+    used = reader.read(sent)
+    assert 0 < reader.read(sent[used:]) <= STEP_BYTES + 4
 
 
 def test_what_becomes_of_the_samples() -> None:
