@@ -25,13 +25,15 @@ Events
                                          record of that id has only alias_of (this event) and digest.
                             l:{handler}  "token late": the token of the last expired lease ("-" once that worker has
                                          answered), and how often a worker was late with the run but alive.
+                            An event that was moved to the history leaves a mark, which expires: moved, digest, received,
+                            repeated, and same (a digest of theirs, resource and occurred).
     b:{id}          string  The headers as a JSON line, then the raw body. Removed before the event's record is.
     d:{store}:{m}:{span}    string  The mark of an event that only its body identifies: its arrival by its receiver's
                             clock and by the server's (ms), and its id. The span is its arrival in windows. Expires.
     ix, ix:{store}  zset    Event ids by time of acceptance, of all stores and of one: the server's time in us. Each
                             event has a later one than all before it, so that a cursor misses none.
     accepted_until  string  No event was accepted after this time (us), and the next one will be.
-    done            zset    Settled events by time (ms). Only these are removed by age.
+    done            zset    Settled events by time (ms). Only these are removed by age, or moved to the history.
     bodies_removed_until    string  The time (ms) up to which the bodies of settled events were removed.
     same:{id}       string  The id of the event that a spooled delivery is or repeats. The sender was told this one.
     n               hash    Every counter: "name|store", or "name" where it belongs to no store.

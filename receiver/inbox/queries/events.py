@@ -243,7 +243,7 @@ class EventQueries:
         fields, blob = read_each(pipeline)
         if fields is None:
             raise DamagedRecord(event_id)
-        return fields, blob
+        return ({}, None) if b"moved" in fields else (fields, blob)
 
     def _newest(self, index: str, since: datetime | None, page: int = _PAGE) -> Iterator[EventSummary]:
         """Read a page at a time. Events accepted meanwhile are left out: they would shift the pages, and some events

@@ -61,7 +61,7 @@ class RunQueries:
         (fields,) = read_each(pipeline)
         if fields is None:
             raise DamagedRecord(event_id)
-        return _event_runs(event_id, fields) if fields else None
+        return _event_runs(event_id, fields) if fields and b"moved" not in fields else None
 
     def events(
         self, *, store: str | None, since: datetime | None, until: datetime | None, first: str = ""
@@ -91,7 +91,7 @@ class RunQueries:
 
 
 def page_after(
-    client: Redis, index: str, start: float | str, end: float | str, last: str = ""
+    client: Redis, index: str, start: float | str, end: float | str, last: str = "", *, many: int = _PAGE
 ) -> list[tuple[str, float]]:
     """Members of a sorted set with their times, from `start` on; of those at `start` itself, only those after `last`.
 
@@ -99,12 +99,12 @@ def page_after(
     """
     offset = 0
     while True:
-        found: Any = client.zrange(index, start, end, byscore=True, offset=offset, num=_PAGE, withscores=True)
+        found: Any = client.zrange(index, start, end, byscore=True, offset=offset, num=many, withscores=True)
         page = [(as_text(member), score) for member, score in found]
         fresh = [one for one in page if one[1] != start or one[0] > last]
-        if fresh or len(page) < _PAGE:
+        if fresh or len(page) < many:
             return fresh
-        offset += _PAGE  # more members of one millisecond than a page holds
+        offset += many  # more members of one millisecond than a page holds
 
 
 def members(client: Redis, index: str, *, until: float | None = None) -> Iterator[str]:

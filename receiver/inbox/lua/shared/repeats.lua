@@ -11,6 +11,11 @@ local function real_id(event)
   return type(found) == 'string' and found or event
 end
 
+-- What the mark of a past event has in place of its topic, resource and time; see is_altered in accept.lua.
+local function sameness(theirs, resource, occurred)
+  return string.sub(redis.sha1hex(table.concat({ theirs or '', resource or '', occurred or '' }, '\n')), 1, 16)
+end
+
 -- Without a delivery id, an equal body is a repeat of an event if they arrived less than a window apart, in any order: a
 -- spool is drained long after its deliveries arrived. An event has its mark in the span of one window in which it arrived,
 -- so a repeat finds it in its own span or in a neighbouring one.
