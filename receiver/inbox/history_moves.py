@@ -18,6 +18,8 @@ from receiver.inbox.redis.connecting import server_ms
 from receiver.inbox.redis.raw_connection import Argument
 
 MOVE_SLICE = 500
+MOVE_BYTES = 8 << 20
+"""Maximum size of the bodies in one page, if it has more than one event."""
 
 Position = tuple[float | str, str]
 BEGINNING: Position = ("-inf", "")
@@ -58,6 +60,9 @@ class HistoryMoves:
             return SettledPage([], position, 0)
         pipeline = self.client.pipeline(transaction=False)
         for event_id, _ in page:
+            pipeline.strlen(keys.BODY + event_id)
+        page = page[: _fitting(pipeline.execute(raise_on_error=False))]
+        for event_id, _ in page:
             pipeline.hgetall(keys.EVENT + event_id)
             pipeline.get(keys.BODY + event_id)
             pipeline.hgetall(keys.ONCE + event_id)
@@ -87,13 +92,23 @@ class HistoryMoves:
         return [event_id for event_id, found in zip(event_ids, replies, strict=True) if found is False]
 
     def restore(self, events: Iterable[WholeEvent]) -> int:
-        """Write past events back, settled, so that they can be replayed. Returns how many: none that is here already."""
+        """Write past events back, settled, so that they can be replayed. Returns how many were not here."""
         arguments: list[Argument] = []
         for one in events:
             arguments += (one.id, one.accepted_at, one.content or b"")
             for fields in (one.fields, one.once):
                 arguments += (2 * len(fields), *(part for pair in fields.items() for part in pair))
         return sum(script_runner.run_one(self.client, "restore", *arguments)) if arguments else 0
+
+
+def _fitting(sizes: Sequence[int | RedisError]) -> int:
+    """How many events, from the first on, have bodies that fit into one page."""
+    total = 0
+    for at, size in enumerate(sizes):
+        total += size if isinstance(size, int) else 0
+        if at and total > MOVE_BYTES:
+            return at
+    return len(sizes)
 
 
 def _whole(event_id: str, settled_at: float, replies: Sequence[Any]) -> WholeEvent | None:

@@ -86,6 +86,18 @@ def test_pages_go_on_where_the_last_one_ended(
     assert sorted(found) == sorted(events)
 
 
+def test_a_page_has_only_as_many_bodies_as_fit_into_memory(
+    system: System, moves: HistoryMoves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [settle(system) for _ in range(3)]
+    size = system.client.strlen(keys.BODY + events[0])
+    for maximum, expected in ((10 * size, 3), (2 * size + 10, 2), (1, 1)):
+        monkeypatch.setattr("receiver.inbox.history_moves.MOVE_BYTES", maximum)
+        page = moves.settled(age=-1)
+        assert (len(page.events), page.examined) == (expected, expected)
+        assert page.position[1] == page.events[-1].id
+
+
 def test_a_moved_event_leaves_only_a_mark_that_expires(system: System, moves: HistoryMoves) -> None:
     event_id = settle(system)
     counters = system.ledger.counters()
