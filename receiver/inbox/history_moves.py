@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from receiver.inbox import keys
 from receiver.inbox.model import to_number
 from receiver.inbox.queries.damage import is_wrong_type
+from receiver.inbox.queries.event_pages import WholeEvent
 from receiver.inbox.queries.runs import page_after
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.connecting import server_ms
@@ -23,20 +24,6 @@ MOVE_BYTES = 8 << 20
 
 Position = tuple[float | str, str]
 BEGINNING: Position = ("-inf", "")
-
-
-class WholeEvent(NamedTuple):
-    """All that Redis has of a settled event; see `keys`."""
-
-    id: str
-    accepted_at: int
-    """Its score in `ix` (us)."""
-    settled_at: int
-    """Its score in `done` (ms)."""
-    fields: Mapping[bytes, bytes]
-    content: bytes | None
-    """Headers and body. None if they were removed by age."""
-    once: Mapping[bytes, bytes]
 
 
 class SettledPage(NamedTuple):

@@ -14,10 +14,9 @@ import orjson
 
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.event import UNREADABLE, form_fields
-from receiver.inbox import EventQueries, Inbox
+from receiver.inbox import Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord, RunRecord
-from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
 from workers.cli.events_reread import reread
 from workers.cli.options import (
@@ -25,6 +24,7 @@ from workers.cli.options import (
     Moment,
     Noun,
     Rate,
+    all_events,
     connect_reader,
     connect_server,
     json_option,
@@ -34,6 +34,7 @@ from workers.cli.options import (
 )
 from workers.cli.replay_run import run_replay
 from workers.formatting import counted
+from workers.operations.all_events import SEARCH_SECONDS, AllEvents
 from workers.operations.replay import Replay, Selection, matching_runs
 
 
@@ -46,23 +47,51 @@ events.add_command(reread)
 
 
 @events.command("list")
+@click.option("--where", metavar="PATH=VALUE", multiple=True, help="Only this value in event.data; also PATH>VALUE.")
 @click.option("--store", help="Only events of this store.")
 @click.option("--topic", metavar="GLOB", help='Only these topics: "order.*".')
+@click.option("--resource", metavar="ID", help="Only events of this product, order or customer.")
+@click.option("--delivery", metavar="ID", help="Only events of this delivery.")
+@click.option("--handler", metavar="H", help="Only events with a run of this handler.")
+@click.option("--result", metavar="TEXT", help="Only events with a run whose result contains this text.")
+@click.option("--error", metavar="TEXT", help="Only events with a run whose error contains this text.")
 @click.option("--status", type=click.Choice([one.value for one in EventStatus]), help="Only events with this status.")
 @click.option("--since", type=Moment(), help="Only events accepted since then.")
+@click.option("--until", type=Moment(), help="Only events accepted before then.")
 @click.option("--limit", default=50, show_default=True, help="Maximum number of events.")
 @json_option
 def list_events(
-    store: str | None = None,
-    topic: str | None = None,
+    where: tuple[str, ...] = (),
+    resource: str | None = None,
+    delivery: str | None = None,
     status: str | None = None,
     since: datetime | None = None,
+    until: datetime | None = None,
     limit: int = 50,
     json_: bool = False,
+    **texts: str | None,
 ) -> None:
-    """List events, newest first."""
-    queries = EventQueries(connect_reader(load_config()))
-    found = queries.events(store=store, topic=topic, status=status, since=since, limit=limit)
+    """List events, newest first, those in the history included."""
+    from workers.history.event_filter import EventFilter, where_of
+
+    config = load_config()
+    wanted = EventFilter(
+        where=tuple(map(where_of, where)),
+        resource_id=resource or "",
+        delivery_id=delivery or "",
+        since=_microseconds(since) if since else 0,
+        until=_microseconds(until) if until else None,
+        **{name: text or "" for name, text in texts.items()},  # type: ignore[arg-type]
+    )
+    listing = all_events(config, connect_reader(config)).find(wanted, status=status, limit=limit)
+    found = listing.events
+    if listing.fault:
+        output.warn(f"only events in Redis are listed, because the history cannot be read: {listing.fault}")
+    if listing.looked_back_to:
+        output.warn(
+            f"searched the history for {SEARCH_SECONDS:.0f} s, back to {listing.looked_back_to:%Y-%m-%dT%H:%M:%SZ}; "
+            "to go on from there, add --until with that time"
+        )
     if json_:
         output.as_json(found)
         return
@@ -80,6 +109,10 @@ def list_events(
     output.next_command(f"storehooks events show {found[0].id}  its payload and its runs")
 
 
+def _microseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1e6)
+
+
 @events.command("show")
 @click.argument("event_id", metavar="ID")
 @json_option
@@ -89,12 +122,13 @@ def show_event(event_id: str, json_: bool, export: str | None) -> None:
 
     ID is an event's id, a delivery's id, a resource's id (the newest event of it), or `last`.
     """
-    queries = EventQueries(connect_reader(load_config()))
-    event_id = queries.find_id(event_id)
+    config = load_config()
+    stored = all_events(config, connect_reader(config))
+    event_id = stored.find_id(event_id)
     if export is not None:
         _write_export(event_id, export)
         return
-    record = queries.event(event_id)
+    record = stored.event(event_id)
     if record is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     if json_:
@@ -147,7 +181,7 @@ def _write_export(event_id: str, path: str) -> None:
     from workers.operations.event_export import write
 
     config = load_config()
-    text = write(config, connect_server(config), event_id)
+    text = write(config, all_events(config, connect_server(config)), event_id)
     if path == "-":
         output.echo(text, nl=False)
         return
@@ -196,11 +230,13 @@ def replay_events(
         raise ConfigError(
             "no events chosen; give event ids, or a filter such as --handler or --since (all events: --topic '*')"
         )
-    inbox = Inbox(connect_server(load_config()))
+    config = load_config()
+    inbox = Inbox(connect_server(config))
+    stored = all_events(config, inbox.client)
     if selection.handler:
         require_handler(inbox.client, selection.handler)
-    replay = Replay(inbox, rate=rate, first=first, again=again, urgent=bool(event_ids or first))
-    total, work = _work(replay, inbox, event_ids, selection)
+    replay = Replay(inbox, stored, rate=rate, first=first, again=again, urgent=bool(event_ids or first))
+    total, work = _work(replay, stored, event_ids, selection)
     output.echo(f"{counted(total, 'run')} {'matches' if total == 1 else 'match'}")
     if not dry_run:
         total = min(total, first or total)
@@ -209,19 +245,19 @@ def replay_events(
 
 
 def _work(
-    replay: Replay, inbox: Inbox, event_ids: tuple[str, ...], selection: Selection
+    replay: Replay, stored: AllEvents, event_ids: tuple[str, ...], selection: Selection
 ) -> tuple[int, Callable[[], None]]:
     """How many runs are to be replayed, and the function that does it."""
     if event_ids:
-        items = [item for one in event_ids for item in _runs_of(inbox, one, selection)]
+        items = [item for one in event_ids for item in _runs_of(stored, one, selection)]
         return len(items), partial(replay.items, items, make=bool(selection.handler))
     if replay.position(selection):
         output.echo("continuing after the runs that were replayed before")
     return sum(1 for _ in replay.matching(selection)), partial(replay.selection, selection)
 
 
-def _runs_of(inbox: Inbox, event_id: str, selection: Selection) -> list[str]:
-    event = RunQueries(inbox.client).of_event(EventQueries(inbox.client).find_id(event_id))
+def _runs_of(stored: AllEvents, event_id: str, selection: Selection) -> list[str]:
+    event = stored.runs_of(stored.find_id(event_id))
     if event is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     if event.topic == UNREADABLE:

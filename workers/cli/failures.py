@@ -18,6 +18,7 @@ from workers.cli import output
 from workers.cli.options import UNREADABLE_HINT, Noun, Rate, connect_reader, connect_server, load_config, yes_option
 from workers.cli.replay_run import run_replay
 from workers.formatting import counted, some
+from workers.operations.all_events import AllEvents
 from workers.operations.replay import RUNS_AT_ONCE, Replay
 
 REREAD = "storehooks events reread --dry-run  what can be read after you have corrected the scheme"
@@ -123,7 +124,7 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
         raise ConfigError(UNREADABLE_HINT)
     total = min(chosen.total, first or chosen.total)
     output.confirm_on_terminal(f"Replay {counted(total, 'run')}?", needed=not yes and total > 1)
-    replay = Replay(Inbox(client), rate=rate, first=first, urgent=bool(first or event_id))
+    replay = Replay(Inbox(client), AllEvents(client, None), rate=rate, first=first, urgent=bool(first or event_id))
     work = partial(replay.group, chosen.group.id) if chosen.group else partial(replay.items, chosen.items)
     run_replay(replay, work, total=total)
 

@@ -14,7 +14,7 @@ from receiver.inbox import Administration, Declaration, EventQueries, Inbox
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
 from workers.cli import output
-from workers.cli.options import Command, connect_reader, json_option, load_config
+from workers.cli.options import Command, all_events, connect_reader, json_option, load_config
 
 if TYPE_CHECKING:
     from workers.operations.explain_handlers import HandlerExplanation, RoutingFacts
@@ -62,7 +62,8 @@ def _facts(config: Config, event_id: str) -> RoutingFacts:
 
     client = connect_reader(config)
     queries, inbox = EventQueries(client), Inbox(client)
-    record = queries.event(queries.find_id(event_id))
+    stored = all_events(config, client)
+    record = stored.event(stored.find_id(event_id))
     if record is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
     limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}

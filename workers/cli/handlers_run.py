@@ -10,10 +10,10 @@ import click
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.event import Event
-from receiver.inbox import EventQueries, keys
+from receiver.inbox import keys
 from receiver.inbox.outcomes import Ending
 from workers.cli import output
-from workers.cli.options import UNREADABLE_HINT, Command, connect_server, load_config
+from workers.cli.options import UNREADABLE_HINT, Command, all_events, connect_server, load_config
 
 if TYPE_CHECKING:
     from workers.operations.event_export import EventExport
@@ -66,8 +66,8 @@ def _event_from(config: Config, source: str) -> tuple[Event, EventExport | None]
 
 
 def _stored_event(config: Config, event_id: str) -> Event:
-    queries = EventQueries(connect_server(config))
-    event = queries.as_event(queries.find_id(event_id))
+    stored = all_events(config, connect_server(config))
+    event = stored.as_event(stored.find_id(event_id))
     if event is None:
         raise NotFound(f"no event and no file {event_id[:64]!r}; `storehooks events` lists the events")
     return event

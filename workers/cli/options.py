@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from redis import Redis
@@ -24,6 +24,9 @@ from receiver.inbox.redis.connecting import check
 from receiver.spool import REFUSED_FILE, Refusals, open_existing_refusals
 from workers.cli import output
 from workers.formatting import counted
+
+if TYPE_CHECKING:
+    from workers.operations.all_events import AllEvents
 
 UNREADABLE_HINT = (
     "these deliveries could not be read, so no handler was called; correct the store's scheme, then "
@@ -92,6 +95,14 @@ def connect_reader(config: Config) -> Redis:
     reader = PartialReader(connect_server(config))
     click.get_current_context().with_resource(_report_damage(reader))
     return reader
+
+
+def all_events(config: Config, client: Redis) -> AllEvents:
+    """The events in Redis and in the history."""
+    from workers.history.configured_history import open_history  # most commands do not need it
+    from workers.operations.all_events import AllEvents
+
+    return AllEvents(client, open_history(config))
 
 
 def connect_to_list_hosts(config: Config) -> Redis:

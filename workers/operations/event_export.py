@@ -20,7 +20,6 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import orjson
-from redis import Redis
 
 from receiver import __version__
 from receiver.config import Config
@@ -28,7 +27,7 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
 from receiver.contract.record_map import RecordMap
 from receiver.contract.stored_headers import is_credential
-from receiver.inbox import EventQueries, keys
+from workers.operations.all_events import AllEvents
 from workers.plugins.plugin_settings import general_settings, settings_of_store
 
 MARK = "event_export"
@@ -48,10 +47,9 @@ class EventExport:
     """Results that `ctx.once` has stored for the event, by "handler|key"."""
 
 
-def write(config: Config, client: Redis, event_id: str) -> bytes:
+def write(config: Config, events: AllEvents, event_id: str) -> bytes:
     """The export of a stored event. Raises ConfigError where there is no such event, or its body is gone."""
-    queries = EventQueries(client)
-    event, record = queries.as_event(event_id), queries.event(event_id)
+    event, record = events.as_event(event_id), events.event(event_id)
     if event is None or record is None:
         raise ConfigError(f"there is no event {event_id[:64]!r} with a body; `storehooks events` lists them")
     plugins = {run.handler.partition(".")[0] for run in record.runs} | set(config.plugins)
@@ -67,7 +65,7 @@ def write(config: Config, client: Redis, event_id: str) -> bytes:
         "record": (config.record_map(event.store) or RecordMap()).as_table(),
         "settings": {name: _settings(config, name, event.store) for name in sorted(plugins)},
         "runs": [asdict(run) for run in record.runs],
-        "once": dict(_once_results(client, event_id)),
+        "once": dict(_once_results(events.once_marks(event_id))),
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE, default=str)
 
@@ -154,8 +152,7 @@ def _without_credentials(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
-def _once_results(client: Redis, event_id: str) -> Iterator[tuple[str, Any]]:
-    marks: Any = client.hgetall(keys.ONCE + event_id)
+def _once_results(marks: Mapping[bytes, bytes]) -> Iterator[tuple[str, Any]]:
     for name, mark in marks.items():
         state, _, result = mark.partition(b" ")
         if state == b"done":

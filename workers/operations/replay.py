@@ -19,12 +19,13 @@ from typing import TypeVar
 
 from receiver.contract.event import UNREADABLE
 from receiver.contract.topics import PROBE, matches
-from receiver.inbox import Administration, Declaration, EventQueries, FailureQueries, Inbox, keys
+from receiver.inbox import Administration, Declaration, FailureQueries, Inbox, keys
 from receiver.inbox.administration import ReopenResult
 from receiver.inbox.model import needs_data, order_for, order_of
 from receiver.inbox.outcomes import ENDED, RunState, status_of
 from receiver.inbox.queries.damage import DamagedRecord
-from receiver.inbox.queries.runs import EventRuns, RunQueries
+from receiver.inbox.queries.runs import EventRuns
+from workers.operations.all_events import AllEvents
 from workers.plugins.router import wanted_by
 from workers.subscriptions.managed_store import declared_handlers
 
@@ -74,14 +75,20 @@ class Replay:
     """Replays at most `first` runs. With `urgent`, those of a paused handler begin although it is paused."""
 
     def __init__(
-        self, inbox: Inbox, *, rate: float | None, first: int | None, again: bool = False, urgent: bool = False
+        self,
+        inbox: Inbox,
+        events: AllEvents,
+        *,
+        rate: float | None,
+        first: int | None,
+        again: bool = False,
+        urgent: bool = False,
     ) -> None:
         self.administration = Administration(inbox.client)
-        self._failures, self._runs = FailureQueries(inbox.client), RunQueries(inbox.client)
+        self._failures, self._events = FailureQueries(inbox.client), events
         self._handlers = declared_handlers(inbox.client).present
         self.queues = {one.handler: one.queue for one in self._handlers}
         self._orders = {one.handler: order for one in self._handlers if (order := order_of(one))}
-        self._events = EventQueries(inbox.client)
         self.counts: Counter[tuple[ReopenResult, str]] = Counter()
         """What became of the runs, by result and handler."""
         self.progress: Callable[[int], None] = lambda _: None
@@ -120,7 +127,7 @@ class Replay:
     def matching(self, selection: Selection) -> Iterator[tuple[str, str]]:
         """The runs that a replay of this selection would reopen now, each with its position."""
         accepted, _, last = self.position(selection).partition(" ")
-        for event in self._runs.events(
+        for event in self._events.runs(
             store=selection.store, since=selection.since, until=selection.until, first=accepted
         ):
             for item in matching_runs(selection, event, self._handlers):
@@ -139,6 +146,7 @@ class Replay:
         return min(left, self._rate.slice)
 
     def _reopen(self, items: Sequence[str], *, make: bool, cursor: tuple[str, str] = ("", "")) -> None:
+        self._events.bring_back(keys.split_item(item)[0] for item in items)
         orders = {item: self._order_of(item) for item in items if keys.split_item(item)[1] in self._orders}
         results = self.administration.reopen(
             items, self.queues, make=make, again=self._again, urgent=self._urgent, orders=orders, cursor=cursor

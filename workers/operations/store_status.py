@@ -17,6 +17,9 @@ from receiver.inbox.keyring.learned_secrets import with_learned_secrets
 from receiver.inbox.queries.events import EventSummary
 from receiver.inbox.subscription_checks import Repair, SubscriptionChecks
 from receiver.spool import StoreRefusals, open_existing_refusals
+from workers.history.configured_history import open_history
+from workers.history.event_filter import EventFilter
+from workers.operations.all_events import AllEvents
 from workers.operations.doctor.facts import ApiFacts
 from workers.operations.doctor.network_facts import probe_store
 from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of
@@ -94,12 +97,17 @@ def store_status(config: Config, name: str, redis: Redis) -> StoreStatus:
         secrets=_secrets(config, name, redis),
         api=api,
         counts=queries.counters().stores.get(name, {}),
-        last_event=next((one for one in queries.events(store=name, limit=LOOK_BACK) if one.topic != PROBE), None),
+        last_event=_last_event(config, name, redis),
         refused=_refused(config, name),
         place=str(config.place("stores", name) or ""),
         plan=_plan(config, name, redis, api),
         last_repair=next(iter(SubscriptionChecks(redis).repairs(name, 1)), None),
     )
+
+
+def _last_event(config: Config, name: str, redis: Redis) -> EventSummary | None:
+    newest = AllEvents(redis, open_history(config)).find(EventFilter(store=name), limit=LOOK_BACK).events
+    return next((one for one in newest if one.topic != PROBE), None)
 
 
 def _secrets(config: Config, name: str, redis: Redis) -> tuple[Secret, ...]:

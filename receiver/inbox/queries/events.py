@@ -246,31 +246,27 @@ class EventQueries:
         return ({}, None) if b"moved" in fields else (fields, blob)
 
     def _newest(self, index: str, since: datetime | None, page: int = _PAGE) -> Iterator[EventSummary]:
-        """Read a page at a time. Events accepted meanwhile are left out: they would shift the pages, and some events
-        would be returned twice."""
+        """Read a page at a time. Each begins after the last event of the one before: events that are accepted, removed
+        or moved to the history meanwhile shift no others."""
         oldest = keys.index_score(since) if since else "-inf"
-        newest: float | str = "+inf"
-        start = 0
-        while found := self._page(index, newest, oldest, start, page):
-            newest = found[0][1] if start == 0 else newest
-            ids = [event_id for event_id, _ in found]
+        newest = "+inf"
+        while found := self._page(index, newest, oldest, page):
+            ids = [as_text(event_id) for event_id, _ in found]
             pipeline = self.client.pipeline(transaction=False)
             for event_id in ids:
-                pipeline.hmget(keys.EVENT + as_text(event_id), _SUMMARY)
+                pipeline.hmget(keys.EVENT + event_id, _SUMMARY)
             for event_id, fields in zip(ids, read_each(pipeline), strict=True):
                 if fields is None:
-                    yield _summary(as_text(event_id), [*[None] * 6, DAMAGED.encode()])
+                    yield _summary(event_id, [*[None] * 6, DAMAGED.encode()])
                 elif fields[0] is not None:
-                    yield _summary(as_text(event_id), fields)
+                    yield _summary(event_id, fields)
             if len(ids) < page:
                 return
-            start += len(ids)
+            newest = f"({found[-1][1]:.0f}"
 
-    def _page(
-        self, index: str, newest: float | str, oldest: float | str, start: int, many: int
-    ) -> list[tuple[bytes, float]]:
+    def _page(self, index: str, newest: str, oldest: str, many: int) -> list[tuple[bytes, float]]:
         found: Any = self.client.zrange(
-            index, newest, oldest, desc=True, byscore=True, offset=start, num=many, withscores=True
+            index, newest, oldest, desc=True, byscore=True, offset=0, num=many, withscores=True
         )
         return list(found)
 
@@ -289,6 +285,11 @@ class EventQueries:
     def _due_at(self, event_id: str, handler: str) -> datetime | None:
         due = self.client.zscore(keys.LATER, keys.run_item(event_id, handler))
         return from_ms(due) if due else None
+
+
+def read_summary(event_id: str, fields: Mapping[bytes, bytes]) -> EventSummary:
+    """An event from its record, without its runs. A damaged record is read as far as possible."""
+    return _summary(event_id, [fields.get(name.encode()) for name in _SUMMARY])
 
 
 def read_record(

@@ -1,10 +1,9 @@
-"""Runs of past events, in order of acceptance: what a replay chooses from. Only reads."""
+"""Runs of an event, from which a replay chooses, and members of sorted sets in order. Only reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from redis import Redis
@@ -61,33 +60,7 @@ class RunQueries:
         (fields,) = read_each(pipeline)
         if fields is None:
             raise DamagedRecord(event_id)
-        return _event_runs(event_id, fields) if fields and b"moved" not in fields else None
-
-    def events(
-        self, *, store: str | None, since: datetime | None, until: datetime | None, first: str = ""
-    ) -> Iterator[EventRuns]:
-        """Events in order of acceptance, read a page at a time. Without `until`, all that there are now.
-
-        `first` is the time of acceptance of an event to begin with.
-        """
-        index = keys.index_of(store) if store else keys.INDEX
-        start = first or (keys.index_score(since) if since else "-inf")
-        end = keys.index_score(until) if until else self._newest(index)
-        while page := page_after(self.client, index, start, end):
-            yield from self._read(page)
-            start = f"({page[-1][1]:.0f}"
-
-    def _newest(self, index: str) -> str:
-        """The time of acceptance of the newest event. The server's clock may be behind it, if it was set back."""
-        found: Any = self.client.zrange(index, -1, -1, withscores=True)
-        return f"{found[0][1]:.0f}" if found else "-inf"
-
-    def _read(self, page: list[tuple[str, float]]) -> list[EventRuns]:
-        pipeline = self.client.pipeline(transaction=False)
-        for event_id, _ in page:
-            pipeline.hgetall(keys.EVENT + event_id)
-        records = zip(page, read_each(pipeline), strict=True)
-        return [_event_runs(event_id, fields, f"{at:.0f}") for (event_id, at), fields in records if fields]
+        return event_runs(event_id, fields) if fields and b"moved" not in fields else None
 
 
 def page_after(
@@ -123,7 +96,8 @@ def members(client: Redis, index: str, *, until: float | None = None) -> Iterato
     yield from map(as_text, ahead)
 
 
-def _event_runs(event_id: str, fields: Mapping[bytes, bytes], accepted: str = "") -> EventRuns:
+def event_runs(event_id: str, fields: Mapping[bytes, bytes], accepted: str = "") -> EventRuns:
+    """An event's runs from its record."""
     runs = {
         name[2:].decode(): PastRun(
             state=value.decode().split(" ")[0],

@@ -12,7 +12,8 @@ from redis import Redis
 from receiver.inbox import Outcome, keys
 from receiver.inbox.administration import ReopenResult
 from receiver.inbox.effect_store import EffectStore
-from receiver.inbox.history_moves import HistoryMoves, WholeEvent
+from receiver.inbox.history_moves import HistoryMoves
+from receiver.inbox.queries.event_pages import WholeEvent
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from redis import Redis
 
-from receiver.inbox.history_moves import BEGINNING, HistoryMoves, WholeEvent
-from workers.history.past_events import HistoryDatabase, NotStored, PastEvent
+from receiver.inbox.history_moves import BEGINNING, HistoryMoves
+from workers.history.past_events import HistoryDatabase, NotMoved, PastEvent
 
 BUSY, IN_USE = 0.8, 0.4
 """Parts of the machine, or of the server's thread, that others use: from these on, the mover pauses."""
@@ -32,7 +32,7 @@ class Slice(NamedTuple):
     examined: int
     """0 if no event waits to be moved."""
     moved: int
-    refused: list[NotStored]
+    refused: list[NotMoved]
 
 
 class Mover:
@@ -49,20 +49,12 @@ class Mover:
             if time.monotonic() - self._began >= WALK_EVERY:
                 self._position, self._began = BEGINNING, time.monotonic()
             return Slice(0, 0, [])
-        refused = self._database.write([past_event(one) for one in page.events])
+        refused = self._database.write([PastEvent(*one) for one in page.events])
         stays = {one.id for one in refused}
         moved = self._moves.replace_by_marks(
             (one for one in page.events if one.id not in stays), known_for=self._known_for
         )
         return Slice(page.examined, moved, refused)
-
-
-def past_event(one: WholeEvent) -> PastEvent:
-    return PastEvent(one.id, one.accepted_at, one.settled_at, one.fields, one.content, one.once)
-
-
-def whole_event(one: PastEvent) -> WholeEvent:
-    return WholeEvent(one.id, one.accepted_at, one.settled_at, one.fields, one.content, one.once)
 
 
 class Load:

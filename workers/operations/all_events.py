@@ -1,0 +1,270 @@
+"""All events: those in Redis and those in the history, read as one.
+
+An event that is in both is shown once, as Redis has it. Redis is always read first: an event that has left it is in the
+history by then.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from redis import Redis
+
+from receiver.contract.event import Event
+from receiver.inbox import EventQueries, keys
+from receiver.inbox.history_moves import HistoryMoves
+from receiver.inbox.outcomes import EventStatus
+from receiver.inbox.queries.event_pages import PAGE, EventPages, WholeEvent
+from receiver.inbox.queries.events import EventRecord, EventSummary, read_summary
+from receiver.inbox.queries.runs import EventRuns, RunQueries, event_runs
+from workers.history.event_filter import EventFilter
+from workers.history.past_events import LAST_TIME, HistoryDatabase, HistoryError, PastEvent, Position
+
+SEARCH_SECONDS = 10.0
+RESTORE_BYTES = 4 << 20
+"""About the size of the bodies that are written back to Redis in one step."""
+FIRST_SPAN = 3_600_000_000
+
+
+@dataclass
+class Listing:
+    """Events, the newest first."""
+
+    events: list[EventSummary] = field(default_factory=list)
+    looked_back_to: datetime | None = None
+    """Set if the time was over before all past events were compared: those accepted before this time were not."""
+    fault: str = ""
+    """Why the history cannot be read; then only Redis was."""
+
+
+class AllEvents:
+    def __init__(self, client: Redis, history: HistoryDatabase | None) -> None:
+        self._client, self._history = client, history
+        self._recent, self._moves = EventQueries(client), HistoryMoves(client)
+
+    def find(
+        self, wanted: EventFilter, *, status: str | None = None, limit: int = 50, seconds: float = SEARCH_SECONDS
+    ) -> Listing:
+        """The events accepted last that match, the newest first."""
+        history = self._history if status in (None, EventStatus.SETTLED) else None
+        search = _Search(self._client, history, wanted, status, min(limit, PAGE), seconds)
+        for one in search:
+            search.listing.events.append(read_summary(one.id, one.fields))
+            if len(search.listing.events) >= limit:
+                break
+        return search.listing
+
+    def find_id(self, which: str) -> str:
+        """The id of an event given by an id that its sender was told, as `last`, or by a delivery or resource id (the
+        newest of them). Without a match the argument is returned."""
+        found = self._recent.find_id(which)
+        if self._history is None or self._client.exists(keys.EVENT + which, keys.SAME + which):
+            return found
+        try:
+            return which if self._history.event(which) else self._newer(self._history, which, found) or found
+        except HistoryError:
+            if found == which:
+                raise
+            return found
+
+    def event(self, event_id: str) -> EventRecord | None:
+        """One event with its runs. Raises DamagedRecord, HistoryError."""
+        return self._recent.event(event_id) or ((past := self._past(event_id)) and past.record) or None
+
+    def as_event(self, event_id: str) -> Event | None:
+        """An event as a handler gets it. None if it, or its body, was removed. Raises DamagedRecord, HistoryError."""
+        if event := self._recent.as_event(event_id):
+            return event
+        past = self._past(event_id) if self._moves.past([event_id]) else None
+        return past.event if past and past.content is not None else None
+
+    def once_marks(self, event_id: str) -> Mapping[bytes, bytes]:
+        """The marks of `ctx.once` with the scope of an event."""
+        marks: Any = self._client.hgetall(keys.ONCE + event_id)
+        past = self._past(event_id) if not marks and self._moves.past([event_id]) else None
+        return past.once if past else marks
+
+    def runs_of(self, event_id: str) -> EventRuns | None:
+        """One event's runs. Raises DamagedRecord, HistoryError."""
+        if runs := RunQueries(self._client).of_event(event_id):
+            return runs
+        past = self._past(event_id)
+        return event_runs(event_id, past.fields) if past else None
+
+    def runs(
+        self, *, store: str | None, since: datetime | None, until: datetime | None, first: str = ""
+    ) -> Iterator[EventRuns]:
+        """The runs of all events in order of acceptance. Without `until`, of those that there are now.
+
+        `first` is the time of acceptance of an event to begin with.
+        """
+        pages = EventPages(self._client, store=store or "")
+        start = int(first or (since.timestamp() * 1e6 if since else 0))
+        end = int(until.timestamp() * 1e6) if until else self._newest()
+        previous = Position(-1, "")
+        while True:
+            page = pages.oldest(since=start, until=end)
+            last = end if page.last is None else page.last
+            past = self._ascending(EventFilter(store=store or ""), start, last)
+            for one in heapq.merge(map(_past_event, page.events), past, key=_place):
+                if one.position != previous:
+                    yield event_runs(one.id, one.fields, str(one.accepted_at))
+                previous = one.position
+            if page.last is None:
+                return
+            start = last + 1
+
+    def bring_back(self, event_ids: Iterable[str]) -> None:
+        """Write those of the events that are only in the history back to Redis, so that they can be replayed."""
+        if self._history is None:
+            return
+        found: list[WholeEvent] = []
+        size = 0
+        for event_id in self._moves.past(list(dict.fromkeys(event_ids))):
+            if past := self._history.event(event_id):
+                found.append(
+                    WholeEvent(past.id, past.accepted_at, past.settled_at, past.fields, past.content, past.once)
+                )
+                size += len(past.content or b"")
+            if size > RESTORE_BYTES:
+                self._moves.restore(found)
+                found, size = [], 0
+        self._moves.restore(found)
+
+    def _newer(self, history: HistoryDatabase, which: str, recent: str) -> str:
+        """The past event that is meant, if it is newer than the one that was found in Redis."""
+        found, newest = "", int(self._client.zscore(keys.INDEX, recent) or -1)
+        wanted = (
+            (EventFilter(),) if which == "last" else (EventFilter(delivery_id=which), EventFilter(resource_id=which))
+        )
+        for one in wanted:
+            for past in history.find(replace(one, since=newest + 1), limit=1).events:
+                found, newest = past.id, past.accepted_at
+        return found
+
+    def _newest(self) -> int:
+        """The time of acceptance of the newest event. A clock may be behind it, if it was set back."""
+        recent: Any = self._client.zrange(keys.INDEX, -1, -1, withscores=True)
+        past = self._history.newest_before(Position(LAST_TIME, "")) if self._history else None
+        return max(int(recent[0][1]) if recent else 0, past or 0)
+
+    def _past(self, event_id: str) -> PastEvent | None:
+        return self._history.event(event_id) if self._history else None
+
+    def _ascending(self, wanted: EventFilter, start: int, end: int) -> Iterator[PastEvent]:
+        """Past events in order of acceptance. The databases have the newest first, so they are read in spans, each of
+        which has at most some pages."""
+        span = FIRST_SPAN
+        while self._history is not None and start <= end:
+            until = min(start + span, end + 1)
+            found = self._history.find(replace(wanted, since=start, until=until), limit=5 * PAGE + 1, seconds=60)
+            if found.out_of_time:
+                raise HistoryError("the history did not answer within a minute; run the same command again later")
+            if len(found.events) > 5 * PAGE and span > 1:
+                span //= 2
+                continue
+            current = EventPages(self._client).of({one.id: one.accepted_at for one in found.events})
+            for one in reversed(found.events):
+                yield _past_event(current[one.id]) if one.id in current else one
+            start, span = until, span * 2 if len(found.events) < 2 * PAGE else span
+
+
+class _Search:
+    """One search in both places."""
+
+    def __init__(
+        self,
+        client: Redis,
+        history: HistoryDatabase | None,
+        wanted: EventFilter,
+        status: str | None,
+        slice_: int,
+        seconds: float,
+    ) -> None:
+        self.listing = Listing()
+        self._pages = EventPages(client, store=wanted.store, content=bool(wanted.where))
+        self._history, self._wanted, self._status, self._slice = history, wanted, status, slice_
+        self._deadline = time.monotonic() + seconds
+
+    def __iter__(self) -> Iterator[PastEvent]:
+        before = LAST_TIME if self._wanted.until is None else self._wanted.until
+        while True:
+            page = self._pages.newest(before=before, since=self._wanted.since)
+            oldest = self._wanted.since if page.last is None else page.last
+            recent = [_past_event(one) for one in page.events]
+            here = {one.accepted_at for one in recent}
+            past = self._past_events(before, oldest, here)
+            yield from heapq.merge(filter(self._is_met, recent), past, key=_youth)
+            if page.last is None:
+                return
+            before = oldest
+
+    def _past_events(self, before: int, oldest: int, here: set[int]) -> Iterator[PastEvent]:
+        position: Position | None = Position(before, "")
+        while position and self._history is not None:
+            left = self._deadline - time.monotonic()
+            try:
+                found = self._history.find(
+                    replace(self._wanted, since=oldest), before=position, limit=self._slice, seconds=left
+                )
+            except HistoryError as error:
+                self._history, self.listing.fault = None, str(error)
+                return
+            # One that was brought back since Redis was read is in no page of Redis.
+            current = self._pages.of({one.id: one.accepted_at for one in found.events if one.accepted_at not in here})
+            for one in found.events:
+                if one.id in current:
+                    restored = _past_event(current[one.id])
+                    if self._is_met(restored):
+                        yield restored
+                elif one.accepted_at not in here:
+                    yield one
+            if found.out_of_time and found.position:
+                now = int(time.time() * 1e6)
+                self.listing.looked_back_to = datetime.fromtimestamp(min(found.position.accepted_at, now) / 1e6, UTC)
+                self._history = None
+            position = found.position
+
+    def _is_met(self, one: PastEvent) -> bool:
+        """Whether an event in Redis matches."""
+        wanted = self._wanted
+        if self._status and one.fields.get(b"state", b"").decode() != self._status:
+            return False
+        if not (wanted.handler or wanted.result or wanted.error):
+            return wanted.is_met_by(one.event)
+        try:
+            runs = one.record.runs
+        except ValueError:  # damaged
+            return False
+        return wanted.is_met_by(one.event) and any(
+            wanted.handler in ("", run.handler)
+            and _contains(orjson.dumps(run.result).decode(), wanted.result)
+            and _contains(run.error or "", wanted.error)
+            for run in runs
+        )
+
+
+def _contains(text: str, part: str) -> bool:
+    return part.lower() in text.lower()
+
+
+def _past_event(one: WholeEvent) -> PastEvent:
+    return PastEvent(*one)
+
+
+def _whole_event(one: PastEvent) -> WholeEvent:
+    return WholeEvent(one.id, one.accepted_at, one.settled_at, one.fields, one.content, one.once)
+
+
+def _place(one: PastEvent) -> Position:
+    return one.position
+
+
+def _youth(one: PastEvent) -> int:
+    return -one.accepted_at
