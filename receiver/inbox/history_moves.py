@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import orjson
 from redis import Redis
-from redis.exceptions import RedisError
 
 from receiver.inbox import keys
 from receiver.inbox.model import to_number
-from receiver.inbox.queries.damage import is_wrong_type
 from receiver.inbox.queries.event_pages import WholeEvent
 from receiver.inbox.queries.runs import page_after
 from receiver.inbox.redis import script_runner
@@ -19,8 +19,14 @@ from receiver.inbox.redis.connecting import server_ms
 from receiver.inbox.redis.raw_connection import Argument
 
 MOVE_SLICE = 500
+"""Number of events that are written to the history at once."""
+STEP = 100
+"""Number of events in one script, so that deliveries wait some milliseconds for it at most."""
 MOVE_BYTES = 8 << 20
-"""Maximum size of the bodies in one page, if it has more than one event."""
+"""A page ends with the event whose body exceeds this size."""
+
+REPORT_SECONDS = 60
+"""A housekeeper reports every few seconds. Its report no longer counts this long after the last."""
 
 Position = tuple[float | str, str]
 BEGINNING: Position = ("-inf", "")
@@ -34,6 +40,18 @@ class SettledPage(NamedTuple):
     """The number of events with the damaged ones, which are left out. 0 at the end."""
 
 
+@dataclass(frozen=True)
+class MoveReport:
+    """How moving events to the history goes."""
+
+    fault: str = ""
+    """Why none are moved now."""
+    left: int = 0
+    """How many events the history could not store. They stay in Redis."""
+    example: str = ""
+    """One of those, and why."""
+
+
 class HistoryMoves:
     def __init__(self, client: Redis) -> None:
         self.client = client
@@ -45,18 +63,18 @@ class HistoryMoves:
         page = page_after(self.client, keys.DONE, start, until, last, many=MOVE_SLICE)
         if not page:
             return SettledPage([], position, 0)
-        pipeline = self.client.pipeline(transaction=False)
-        for event_id, _ in page:
-            pipeline.strlen(keys.BODY + event_id)
-        page = page[: _fitting(pipeline.execute(raise_on_error=False))]
-        for event_id, _ in page:
-            pipeline.hgetall(keys.EVENT + event_id)
-            pipeline.get(keys.BODY + event_id)
-            pipeline.hgetall(keys.ONCE + event_id)
-            pipeline.zscore(keys.INDEX, event_id)
-        replies = pipeline.execute(raise_on_error=False)
-        read = (_whole(*one, replies[4 * at : 4 * at + 4]) for at, one in enumerate(page))
-        return SettledPage([one for one in read if one], (page[-1][1], page[-1][0]), len(page))
+        read: list[WholeEvent | None] = []
+        size = 0
+        for at in range(0, len(page), STEP):
+            part = page[at : at + STEP]
+            ids = (event_id for event_id, _ in part)
+            replies = script_runner.run_one(self.client, "read_whole", MOVE_BYTES - size, *ids)
+            read += (_whole(*one, reply) for one, reply in zip(part, replies, strict=False))
+            size += sum(len(one.content or b"") for one in read[at:] if one)
+            if size > MOVE_BYTES:
+                break
+        event_id, settled_at = page[len(read) - 1]
+        return SettledPage([one for one in read if one], (settled_at, event_id), len(read))
 
     def waiting(self, *, age: float) -> int:
         """How many events settled at least `age` seconds ago and are still here."""
@@ -68,7 +86,23 @@ class HistoryMoves:
         Returns how many were replaced: those that have changed since they were read are left.
         """
         parts = [part for one in events for part in (one.id, one.settled_at, _marks_digest(one.once))]
-        return int(script_runner.run_one(self.client, "mark_moved", int(known_for * 1000), *parts)) if parts else 0
+        replaced = 0
+        for at in range(0, len(parts), 3 * STEP):
+            these = parts[at : at + 3 * STEP]
+            replaced += int(script_runner.run_one(self.client, "mark_moved", int(known_for * 1000), *these))
+        return replaced
+
+    def publish(self, report: MoveReport) -> None:
+        """Publish for a while how moving goes."""
+        self.client.set(keys.HISTORY, orjson.dumps(report), ex=REPORT_SECONDS)
+
+    def report(self) -> MoveReport | None:
+        """The last report; None if there is none, or it is damaged."""
+        found = self.client.get(keys.HISTORY)
+        try:
+            return MoveReport(**orjson.loads(found)) if found else None
+        except (ValueError, TypeError):
+            return None
 
     def past(self, event_ids: Sequence[str]) -> list[str]:
         """Those of the events that Redis does not have: there is only a mark, or nothing."""
@@ -88,26 +122,17 @@ class HistoryMoves:
         return sum(script_runner.run_one(self.client, "restore", *arguments)) if arguments else 0
 
 
-def _fitting(sizes: Sequence[int | RedisError]) -> int:
-    """How many events, from the first on, have bodies that fit into one page."""
-    total = 0
-    for at, size in enumerate(sizes):
-        total += size if isinstance(size, int) else 0
-        if at and total > MOVE_BYTES:
-            return at
-    return len(sizes)
-
-
-def _whole(event_id: str, settled_at: float, replies: Sequence[Any]) -> WholeEvent | None:
+def _whole(event_id: str, settled_at: float, reply: Any) -> WholeEvent | None:
     """None if a part of the event is damaged or missing: such an event is left for a person to look at."""
-    for reply in replies:
-        if isinstance(reply, RedisError) and not is_wrong_type(reply):
-            raise reply
-    fields, content, once, accepted = replies
-    if any(isinstance(reply, RedisError) for reply in replies) or not fields:
+    if not reply or not reply[1]:
         return None
-    accepted_at = to_number(fields.get(b"received")) * 1000 if accepted is None else int(accepted)
+    accepted, fields, content, once = reply[0], _pairs(reply[1]), reply[2], _pairs(reply[3])
+    accepted_at = to_number(fields.get(b"received")) * 1000 if accepted is None else int(float(accepted))
     return WholeEvent(event_id, accepted_at, int(settled_at), fields, content, once)
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _marks_digest(marks: Mapping[bytes, bytes]) -> str:

@@ -111,6 +111,7 @@ Handlers and processes
     spools          hash    host:data_dir -> what waits in its spool, as JSON: state, count, oldest, at. A receiver that
                             stops with an empty spool removes its field; one that is silent may have more than count.
     history_place   string  "id host:data_dir": the directory with the past events, and its host. Only with SQLite.
+    history         string  How moving events to the history went last, as the housekeeper reports it, as JSON. Expires.
     journal         channel Outcomes of runs, a list of them in each message.
 
 Stores
@@ -202,6 +203,7 @@ QUARANTINED = PREFIX + "quarantined"
 PLUGIN_FAULT = PREFIX + "plugin_fault:"
 HISTORY_PLACE = PREFIX + "history_place"
 LEADER = PREFIX + "leader"
+HISTORY = PREFIX + "history"
 JOURNAL = PREFIX + "journal"
 
 DEFAULT_QUEUE = "default"

@@ -81,7 +81,7 @@ def list_events(
         delivery_id=delivery or "",
         since=_microseconds(since) if since else 0,
         until=_microseconds(until) if until else None,
-        **{name: text or "" for name, text in texts.items()},  # type: ignore[arg-type]
+        **{name: text or "" for name, text in texts.items()},
     )
     listing = all_events(config, connect_reader(config)).find(wanted, status=status, limit=limit)
     found = listing.events

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from redis import Redis
 
 from receiver.inbox.history_moves import BEGINNING, HistoryMoves
-from workers.history.past_events import HistoryDatabase, NotMoved, PastEvent
+from workers.history.past_events import HistoryDatabase, PastEvent
 
 BUSY, IN_USE = 0.8, 0.4
 """Parts of the machine, or of the server's thread, that others use: from these on, the mover pauses."""
@@ -32,29 +32,36 @@ class Slice(NamedTuple):
     examined: int
     """0 if no event waits to be moved."""
     moved: int
-    refused: list[NotMoved]
 
 
 class Mover:
-    def __init__(self, client: Redis, database: HistoryDatabase, *, known_for: float) -> None:
-        """`known_for`: seconds for which duplicates of an event are known after it has settled."""
-        self._moves, self._database, self._known_for = HistoryMoves(client), database, known_for
+    def __init__(self, client: Redis, database: HistoryDatabase) -> None:
+        self._moves, self._database = HistoryMoves(client), database
         self._position, self._began = BEGINNING, time.monotonic()
+        self._refused: dict[str, str] = {}
+        self.left: dict[str, str] = {}
+        """Events that the database could not store in the last walk through all, each with the reason."""
 
-    def move(self, *, age: float) -> Slice:
-        """Move a slice of the events that settled at least `age` seconds ago. Raises HistoryError, RedisError."""
+    def move(self, *, age: float, known_for: float) -> Slice:
+        """Move a slice of the events that settled at least `age` seconds ago. Raises HistoryError, RedisError.
+
+        Duplicates of an event are known for `known_for` seconds after it has settled.
+        """
         page = self._moves.settled(age=age, position=self._position)
         self._position = page.position
         if not page.examined:
-            if time.monotonic() - self._began >= WALK_EVERY:
-                self._position, self._began = BEGINNING, time.monotonic()
-            return Slice(0, 0, [])
-        refused = self._database.write([PastEvent(*one) for one in page.events])
-        stays = {one.id for one in refused}
-        moved = self._moves.replace_by_marks(
-            (one for one in page.events if one.id not in stays), known_for=self._known_for
-        )
-        return Slice(page.examined, moved, refused)
+            self._begin_again()
+            return Slice(0, 0)
+        refused = {one.id: one.reason for one in self._database.write([PastEvent(*one) for one in page.events])}
+        self._refused |= refused
+        stored = (one for one in page.events if one.id not in refused)
+        return Slice(page.examined, self._moves.replace_by_marks(stored, known_for=known_for))
+
+    def _begin_again(self) -> None:
+        """At the end. New events come after the position; those before it could not be moved, and are tried again."""
+        if time.monotonic() - self._began >= WALK_EVERY:
+            self.left, self._refused = self._refused, {}
+            self._position, self._began = BEGINNING, time.monotonic()
 
 
 class Load:

@@ -30,6 +30,7 @@ from workers.runtime.failure_log import log_failed_runs
 from workers.runtime.server_outage import ServerOutage, wait_for_server
 
 if TYPE_CHECKING:
+    from workers.runtime.history_thread import HistoryThread
     from workers.subscriptions.repair import SubscriptionCheck
 
 TICK_EVERY = 0.5
@@ -50,12 +51,15 @@ class Housekeeper:
         self._outage = ServerOutage(log)
         self._known_data = KnownData(config.data_dir, log, ack=config.redis.ack)
         self._subscription_check: SubscriptionCheck | None = None
+        self._history: HistoryThread | None = None
 
     def round(self) -> None:
         """One tick and the maintenance that is due, if this housekeeper leads."""
         try:
             leads = self.housekeeping.lead(self.name, LEADS_FOR_MS)  # raises if the data has another format
             self._known_data.compare(self.housekeeping.client)
+            if self._history is not None:
+                self._history.leads = leads
             if leads:
                 self._tick()
                 for task, every in MAINTENANCE:
@@ -82,9 +86,18 @@ class Housekeeper:
             self._subscription_check = SubscriptionCheck(lambda: self._config)
             self._subscription_check.start()
 
+    def move_to_history(self) -> None:
+        """Start moving settled events to the history, if there is one."""
+        if self._history is None and self._config.history_url != "off":
+            from workers.runtime.history_thread import HistoryThread  # it loads a database's driver
+
+            self._history = HistoryThread(lambda: self._config)
+            self._history.start()
+
     def stop(self) -> None:
-        if self._subscription_check is not None:
-            self._subscription_check.stop()
+        for thread in (self._history, self._subscription_check):
+            if thread is not None:
+                thread.stop()
 
     def _tick(self) -> None:
         """Make due and lapsed work ready. After an outage, workers have the time of one lease before leases lapse."""
@@ -120,11 +133,13 @@ def run(explicit: str | None) -> int:
     housekeeper = Housekeeper(Housekeeping(client), config)
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     housekeeper.check_subscriptions()
+    housekeeper.move_to_history()
     while not {signal.SIGTERM, signal.SIGINT} & set(signals.seen):
         if signal.SIGHUP in signals.seen:
             signals.seen.remove(signal.SIGHUP)
             housekeeper.reload_config(explicit)
             housekeeper.check_subscriptions()
+            housekeeper.move_to_history()
         housekeeper.round()
         signals.wait(TICK_EVERY)
     housekeeper.stop()

@@ -92,7 +92,7 @@ def test_a_page_has_only_as_many_bodies_as_fit_into_memory(
 ) -> None:
     events = [settle(system) for _ in range(3)]
     size = system.client.strlen(keys.BODY + events[0])
-    for maximum, expected in ((10 * size, 3), (2 * size + 10, 2), (1, 1)):
+    for maximum, expected in ((10 * size, 3), (size + 10, 2), (1, 1)):
         monkeypatch.setattr("receiver.inbox.history_moves.MOVE_BYTES", maximum)
         page = moves.settled(age=-1)
         assert (len(page.events), page.examined) == (expected, expected)

@@ -39,7 +39,7 @@ class Both:
         return event_id
 
     def move(self) -> int:
-        return Mover(self.system.client, self.history, known_for=3600).move(age=-1).moved
+        return Mover(self.system.client, self.history).move(age=-1, known_for=3600).moved
 
     def ids(self, status: str | None = None, limit: int = 50, **wanted: Any) -> list[str]:
         return [one.id for one in self.events.find(EventFilter(**wanted), status=status, limit=limit).events]

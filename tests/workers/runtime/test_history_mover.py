@@ -1,0 +1,166 @@
+"""Settled events are moved to the history and only then replaced; what cannot be moved stays and blocks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from receiver.inbox import Outcome
+from receiver.inbox.history_moves import HistoryMoves
+from receiver.inbox.queries.event_pages import WholeEvent
+from tests.receiver.inbox.test_history_moves import settle
+from tests.receiver.inbox.test_inbox import claim_one
+from tests.support.harness import System
+from workers.history.past_events import HistoryError, NotMoved, PastEvent
+from workers.history.sqlite_history import SqliteHistory
+from workers.runtime import history_mover
+from workers.runtime.history_mover import Load, Mover, Slice, pause_after
+
+
+class Watched(SqliteHistory):
+    """A real history that a test can hold up, refuse or disturb."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.refused: set[str] = set()
+        self.before: Callable[[], object] = lambda: None
+        self.after: Callable[[], object] = lambda: None
+        self.check()
+
+    def write(self, events: Sequence[PastEvent]) -> list[NotMoved]:
+        self.before()
+        answer = super().write([one for one in events if one.id not in self.refused])
+        self.after()
+        return answer + [NotMoved(one.id, "too deep") for one in events if one.id in self.refused]
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Watched:
+    return Watched(tmp_path / "history")
+
+
+@pytest.fixture
+def mover(system: System, history: Watched) -> Mover:
+    return Mover(system.client, history)
+
+
+def move(mover: Mover) -> Slice:
+    return mover.move(age=-1, known_for=3600)
+
+
+def test_an_event_leaves_redis_only_after_the_history_has_committed_it(
+    system: System, history: Watched, mover: Mover
+) -> None:
+    event_id = settle(system)
+    record = system.ledger.event(event_id)
+    both = []
+    history.after = lambda: both.append((history.event(event_id) is not None, system.ledger.event(event_id) == record))
+    assert move(mover) == Slice(1, 1)
+    assert both == [(True, True)]
+    assert system.ledger.event(event_id) is None
+    past = history.event(event_id)
+    assert past
+    assert past.record == record
+
+
+def test_without_the_database_redis_keeps_everything(system: System, history: Watched, mover: Mover) -> None:
+    event_id = settle(system)
+
+    def fail() -> None:
+        raise HistoryError("the disk is full")
+
+    history.before = fail
+    with pytest.raises(HistoryError):
+        move(mover)
+    assert system.status(event_id) == "settled"
+    history.before = lambda: None
+    for _ in range(2):  # it goes on behind the slice that failed, and begins again after a while
+        move(mover)
+    mover._began -= history_mover.WALK_EVERY
+    assert [move(mover), move(mover)] == [Slice(0, 0), Slice(1, 1)]
+
+
+def test_events_that_cannot_be_stored_stay_and_block_no_others(
+    system: System, history: Watched, mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("receiver.inbox.history_moves.MOVE_SLICE", 2)
+    events = [settle(system) for _ in range(6)]
+    history.refused = set(events[:3])
+    moved = [move(mover).moved for _ in range(4)]
+    assert sum(moved) == 3
+    assert {one for one in events if system.status(one) == "settled"} == history.refused
+    mover._began -= history_mover.WALK_EVERY
+    assert move(mover) == Slice(0, 0)
+    assert mover.left == dict.fromkeys(history.refused, "too deep")
+    history.refused = set()
+    assert sum(move(mover).moved for _ in range(2)) == 3
+    mover._began -= history_mover.WALK_EVERY
+    move(mover)
+    assert mover.left == {}
+
+
+def test_an_event_that_is_replayed_while_it_is_written_is_moved_later_with_its_new_run(
+    system: System, history: Watched, mover: Mover
+) -> None:
+    event_id = settle(system)
+
+    def replay() -> None:
+        history.after = lambda: None
+        system.administration.reopen([f"{event_id}|shop.greet"], {})
+
+    history.after = replay
+    assert move(mover) == Slice(1, 0)
+    assert system.status(event_id) == "open"
+    system.inbox.finish([Outcome(claim_one(system.inbox, "shop.greet"), "done", {"result": "second"})])
+    assert move(mover) == Slice(1, 1)
+    past = history.event(event_id)
+    assert past
+    assert past.record.runs[0].result == "second"
+    assert system.identity_holds()
+
+
+def test_a_mover_that_hung_does_not_write_an_old_run_over_a_new_one(
+    system: System, history: Watched, mover: Mover
+) -> None:
+    """It has read an event; meanwhile another one moves it, and it is replayed, settles and is moved again."""
+    event_id = settle(system)
+    moves, other = HistoryMoves(system.client), SqliteHistory(history.directory)
+
+    def move_meanwhile() -> list[WholeEvent]:
+        read = moves.settled(age=-1).events
+        other.write([PastEvent(*one) for one in read])
+        assert moves.replace_by_marks(read, known_for=3600) == 1
+        return read
+
+    def others_work() -> None:
+        history.before = lambda: None
+        moves.restore(move_meanwhile())
+        system.administration.reopen([f"{event_id}|shop.greet"], {})
+        system.inbox.finish([Outcome(claim_one(system.inbox, "shop.greet"), "done", {"result": "new"})])
+        move_meanwhile()
+
+    history.before = others_work
+    assert move(mover) == Slice(1, 0)
+    past = history.event(event_id)
+    assert past
+    assert past.record.runs[0].result == "new"
+
+
+def test_a_young_event_stays(system: System, mover: Mover) -> None:
+    settle(system)
+    assert mover.move(age=3600, known_for=3600) == Slice(0, 0)
+
+
+def test_pauses_grow_with_the_load_of_others() -> None:
+    assert pause_after(0.1, 0.0) == pause_after(0.1, 0.39) == 0
+    assert pause_after(0.1, 0.5) == pytest.approx(0.1)
+    assert pause_after(0.1, 0.9) == pytest.approx(2.0)
+
+
+def test_the_load_is_that_of_the_server_too(system: System) -> None:
+    load = Load(system.client)
+    assert 0 <= load.share() <= 1
+    system.client.eval("for _ = 1, 2e7 do end", 0)
+    assert load.share() > 0.2
