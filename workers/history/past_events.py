@@ -115,7 +115,10 @@ class HistoryDatabase(ABC):
 
     @abstractmethod
     def write(self, events: Sequence[PastEvent]) -> list[NotMoved]:
-        """Store events, those that are stored already again. All are committed on return, except those returned."""
+        """Store events, those that are stored already again. All are committed on return, except those returned.
+
+        A stored event that has settled later stays as it is: a process that hung must not write an old run over it.
+        """
 
     @abstractmethod
     def event(self, event_id: str) -> PastEvent | None:

@@ -52,7 +52,7 @@ def _upsert(table: str, columns: Sequence[str], kinds: dict[str, str]) -> bytes:
     changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in _KEY)
     return (
         f"INSERT INTO storehooks.{table} ({', '.join(columns)}) VALUES ({values}) "
-        f"ON CONFLICT (id, accepted_at) DO UPDATE SET {changed}"
+        f"ON CONFLICT (id, accepted_at) DO UPDATE SET {changed} WHERE {table}.settled_at <= excluded.settled_at"
     ).encode()
 
 

@@ -36,7 +36,7 @@ _READ_ALL = _READ.format("c.content") + " LEFT JOIN contents AS c USING (number)
 _CHANGED = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("id", "accepted_at"))
 _UPSERT = (
     f"INSERT INTO records ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) "
-    f"ON CONFLICT (id, accepted_at) DO UPDATE SET {_CHANGED}"
+    f"ON CONFLICT (id, accepted_at) DO UPDATE SET {_CHANGED} WHERE records.settled_at <= excluded.settled_at"
 )
 _UPSERT_CONTENT = (
     "INSERT OR REPLACE INTO contents (number, settled_at, content) "
