@@ -25,6 +25,8 @@ STEP = 100
 MOVE_BYTES = 8 << 20
 """A page ends with the event whose body exceeds this size."""
 
+MARK_BYTES = 190
+"""The memory of a mark, measured over 100,000."""
 REPORT_SECONDS = 60
 """A housekeeper reports every few seconds. Its report no longer counts this long after the last."""
 

@@ -84,7 +84,7 @@ def shown(url: str, place: str, many: int) -> Counter[str]:
 
 def restart(server: Server) -> None:
     server.kill()
-    server.start()
+    server.start(within=120)  # it reads all of its data
 
 
 def move_with_kills(

@@ -108,10 +108,10 @@ class Server:
         self.client = connect(self.url, timeout=2.0)
         self.process: Process | None = None
 
-    def start(self) -> Server:
+    def start(self, within: float = 60.0) -> Server:
         command = [*self.prefix, *embedded_server.command(self.program, self.data_dir), *self.extra]
         self.process = Process(command, log=self.data_dir / "server.log")
-        eventually(self._answers, 60, what="the server answers")
+        eventually(self._answers, within, what="the server answers")
         return self
 
     def _answers(self) -> bool:

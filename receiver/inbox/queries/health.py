@@ -22,7 +22,7 @@ SAMPLE = 20
 EXAMPLES = 3
 OUR_MARK = "storehooks"
 """The field that marks our workers among RQ's; see register.lua."""
-DAY_US = 24 * 3600 * 10**6
+DAY = 86400.0
 
 
 @dataclass(frozen=True)
@@ -124,17 +124,17 @@ class HealthQueries:
         items = [f"{as_text(item)}: {as_text(why)}" for item, why in found.items()]
         return int(self.client.hlen(keys.QUARANTINED)), items[:EXAMPLES]
 
-    def footprint(self, stores: Iterable[str]) -> Footprint:
-        """Measured on some of the events of the last day, evenly spread."""
-        now, names = int(server_ms(self.client) * 1000), list(stores)
+    def footprint(self, stores: Iterable[str], *, recent: float = DAY) -> Footprint:
+        """Measured on some of the events of the last day, or of another time (s), evenly spread."""
+        now, names, recent_us = int(server_ms(self.client) * 1000), list(stores), recent * 1e6
         pipeline = self.client.pipeline(transaction=False)
         pipeline.zcard(keys.INDEX)
         pipeline.zrange(keys.INDEX, 0, 0, withscores=True)
         for name in names:
-            pipeline.zcount(keys.index_of(name), now - DAY_US, "+inf")
+            pipeline.zcount(keys.index_of(name), now - recent_us, "+inf")
         events, oldest, *counts = pipeline.execute()
         ids = self._spread(events, sum(counts))
-        span = min(now - oldest[0][1], DAY_US) if oldest else 0
+        span = min(now - oldest[0][1], recent_us) if oldest else 0
         records, bodies, marks = (self._memory_of(prefix, ids) for prefix in (keys.EVENT, keys.BODY, keys.ONCE))
         indexes = ([keys.INDEX], map(keys.index_of, names), [keys.DONE])
         return Footprint(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from receiver.inbox.history_moves import MARK_BYTES
 from receiver.inbox.known_data import DataChange
 from receiver.inbox.redis.server_state import HIGH_MEMORY, is_nearly_full
 from workers.formatting import clock, counted, size, some, span
@@ -59,6 +60,10 @@ def final_size(facts: Facts) -> float:
     total = 0.0
     for events in footprint.lately.values():
         rate = events / footprint.seconds
+        if facts.config.history_url != "off":
+            each = footprint.record + footprint.body + footprint.once
+            total += rate * (facts.config.history.after * each + window * MARK_BYTES)
+            continue
         records = max(rate * window, min(rate * retention.records, retention.events_per_store))
         bodies, marks = min(rate * retention.bodies, records), min(rate * retention.once, records)
         total += records * footprint.record + bodies * footprint.body + marks * footprint.once
@@ -70,7 +75,29 @@ def _less_memory(facts: Facts) -> str:
     keys = "[receiver] dedupe_window" + (" plus spool_age" if receiver.spool == "on" else "")
     kept = f"no record is removed before {span(receiver.dedupe_retention)}, which is {keys}"
     more = "raise maxmemory" if facts.server.maxmemory else "give the machine more memory"
-    return f"{more}, or shorten [retention] bodies or records; {kept}"
+    if facts.config.history_url != "off":
+        return f"{more}, or shorten [history] after or [receiver] dedupe_window"
+    return f"{more}, set [history] url, or shorten [retention] bodies or records; {kept}"
+
+
+def check_history(facts: Facts) -> Iterator[Finding]:
+    """Whether settled events are moved to the history."""
+    if facts.inbox is None or facts.config.history_url == "off":
+        return
+    name = "sqlite" if facts.config.history_url == "sqlite" else "postgresql"
+    moves, unmoved = facts.inbox.moves, counted(facts.inbox.unmoved, "settled event")
+    if moves is None:
+        if facts.inbox.unmoved:
+            yield warn("history", f"no housekeeper reports that it moves events, and {unmoved} should be moved")
+    elif moves.fault:
+        stay = f"{unmoved} stay in Redis until it can be used; nothing is lost"
+        yield warn("history", f"{name}: {moves.fault}", stay, fix="correct that; moving goes on by itself")
+    elif moves.left:
+        left = f"{counted(moves.left, 'settled event')} cannot be stored in the history, and stay in Redis"
+        yield warn("history", left, f"such as {moves.example}")
+    else:
+        waiting = f"; {unmoved} wait to be moved, because the machine is busy" if facts.inbox.unmoved else ""
+        yield ok("history", f"{name}, settled events are moved to it after {span(facts.config.history.after)}{waiting}")
 
 
 def changed_data(facts: Facts) -> Iterator[Finding]:

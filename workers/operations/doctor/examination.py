@@ -35,6 +35,7 @@ CHECKS: tuple[Check, ...] = (
     system_checks.check_server,
     worker_checks.check_keys,
     data_checks.check_memory,
+    data_checks.check_history,
     system_checks.check_disk,
     system_checks.check_spool,
     worker_checks.check_handlers,

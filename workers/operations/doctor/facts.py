@@ -9,6 +9,7 @@ from typing import Literal
 
 from receiver.config import Config
 from receiver.inbox import Declaration
+from receiver.inbox.history_moves import MoveReport
 from receiver.inbox.known_data import DataNotice
 from receiver.inbox.own_writes import SuspectedLoop
 from receiver.inbox.queries.damaged_keys import DamagedKey
@@ -75,6 +76,10 @@ class InboxFacts:
     damaged: tuple[DamagedKey, ...] = ()
     loops: tuple[SuspectedLoop, ...] = ()
     """Resources whose runs were delayed in the last hour as a suspected loop; the newest first."""
+    moves: MoveReport | None = None
+    """How moving events to the history went last; None if no housekeeper has reported."""
+    unmoved: int = 0
+    """Settled events that should be in the history, but are in Redis."""
     unreadable: int = 0
     """How many of `failed` are deliveries that could not be read."""
 

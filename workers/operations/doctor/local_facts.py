@@ -23,12 +23,13 @@ from redis.exceptions import RedisError
 from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import PluginError
 from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, connect_to, keys
+from receiver.inbox.history_moves import HistoryMoves
 from receiver.inbox.known_data import data_notices
 from receiver.inbox.own_writes import suspected_loops
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.queries.damaged_keys import find_damaged_keys
 from receiver.inbox.queries.handlers import HandlerQueries
-from receiver.inbox.queries.health import HealthQueries, Heartbeat
+from receiver.inbox.queries.health import DAY, HealthQueries, Heartbeat
 from receiver.inbox.redis.connecting import OLDEST_VERSION, default_user_denied, missing_right, server_ms
 from receiver.inbox.redis.server_faults import describe, fault_of_error
 from receiver.inbox.redis.server_state import read_state
@@ -46,6 +47,8 @@ from workers.subscriptions.managed_store import keyring_of
 SERVER_SECONDS = 2.0
 READERS = 16
 """Threads that read the inbox. One after the other would take dozens of round trips."""
+UNMOVED_SECONDS = 900.0
+"""A settled event that is in Redis for this much longer than `[history] after` counts as not moved."""
 HOUSEKEEPER_SECONDS = 1.5
 """Within this time another housekeeper takes over from one that died."""
 REVERIFIED_PER_STORE = 20
@@ -99,7 +102,11 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
     with ThreadPoolExecutor(READERS) as readers:
         ask = readers.submit
         counters = ask(events.counters)
-        footprint = ask(lambda: activity.footprint(counters.result().stores))
+        has_history, after = config.history_url != "off", config.history.after
+        recent = min(DAY, after) if has_history else DAY  # those that settled before may have left Redis
+        footprint = ask(lambda: activity.footprint(counters.result().stores, recent=recent))
+        history = HistoryMoves(client)
+        moves, unmoved = ask(history.report), ask(history.waiting, age=after + UNMOVED_SECONDS)
         housekeeper, heartbeats = ask(_housekeeper, activity), ask(_heartbeats, activity)
         notices, loops = ask(data_notices, client), ask(suspected_loops, client)
         groups, hosts = ask(FailureQueries(client).groups), ask(find_hosts, config, client)
@@ -136,6 +143,8 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         checked=checked.result(),
         removed=frozenset(removed.result()),
         learned={store: len(secrets) for store, secrets in learned.result().items()},
+        moves=moves.result() if has_history else None,
+        unmoved=unmoved.result() if has_history else 0,
         damaged=tuple(find_damaged_keys(client, config.stores)),  # last: it also returns what the others have found
     )
 

@@ -15,6 +15,7 @@ import pytest
 from receiver.config import Config, load
 from receiver.config.values import Bounds
 from receiver.inbox import Declaration
+from receiver.inbox.history_moves import MoveReport
 from receiver.inbox.known_data import DataChange, DataNotice
 from receiver.inbox.queries.events import COUNTED, Counters, EventName
 from receiver.inbox.queries.handlers import AbsentHandler
@@ -40,6 +41,8 @@ GB = 1 << 30
 CONFIG = """
 [receiver]
 public_url = "https://hooks.example.com"
+[history]
+url = "off"
 [stores.north]
 signing_secrets = ["c2VjcmV0IG9mIG5vcnRo"]
 base_url = "https://north.example"
@@ -265,7 +268,10 @@ def test_the_memory_forecast(facts: Facts, used: int, maxmemory: int, events_per
 def test_without_maxmemory_it_is_not_to_be_raised(facts: Facts) -> None:
     changed = with_inbox(facts, footprint=Footprint(1, {"north": 50_000_000}, 86400, 600, 1400))
     line = only_line(data_checks.check_memory(replace(changed, server=replace(SERVER, maxmemory=0))))
-    assert "then the machine is out of memory -> give the machine more memory, or shorten [retention]" in line
+    assert (
+        "then the machine is out of memory -> give the machine more memory, set [history] url, or shorten [retention]"
+        in line
+    )
 
 
 DAYS_OF_DUPLICATES = 10
@@ -294,6 +300,46 @@ def test_the_fix_for_memory_says_that_records_outlast_the_duplicate_window(facts
     assert only_line(data_checks.check_memory(changed)).endswith(
         "no record is removed before 10 d, which is [receiver] dedupe_window plus spool_age"
     )
+
+
+# The history
+
+
+def with_history(facts: Facts, **inbox: Any) -> Facts:
+    settings = facts.config.history.model_copy(update={"url": "sqlite"})
+    return with_inbox(replace(facts, config=facts.config.model_copy(update={"history": settings})), **inbox)
+
+
+def test_with_a_history_only_marks_stay_in_redis(facts: Facts) -> None:
+    changed = with_history(facts, footprint=Footprint(1, {"north": 24_000}, 86400, 600, 1400, once=200))
+    expected = 1_000 * (600 + 1400 + 200) + DAYS_OF_DUPLICATES * 24_000 * 190
+    assert data_checks.final_size(changed) == pytest.approx(expected)
+    changed = with_history(facts, footprint=Footprint(1, {"north": 50_000_000}, 86400, 600, 1400))
+    assert only_line(data_checks.check_memory(changed)).endswith(
+        "raise maxmemory, or shorten [history] after or [receiver] dedupe_window"
+    )
+
+
+@pytest.mark.parametrize(
+    ("moves", "unmoved", "says"),
+    [
+        (None, 0, ""),
+        (None, 3, "warn history: no housekeeper reports that it moves events, and 3 settled events should be moved"),
+        (MoveReport(), 0, "ok history: sqlite, settled events are moved to it after 1 h"),
+        (MoveReport(), 2, "ok history: sqlite, settled events are moved to it after 1 h; 2 settled events wait"),
+        (MoveReport(fault="the disk is full"), 2, "warn history: sqlite: the disk is full / 2 settled events stay in"),
+        (
+            MoveReport(left=2, example="e1: too deep"),
+            2,
+            "warn history: 2 settled events cannot be stored in the history",
+        ),
+    ],
+)
+def test_the_history_check(facts: Facts, moves: MoveReport | None, unmoved: int, says: str) -> None:
+    lines = as_lines(data_checks.check_history(with_history(facts, moves=moves, unmoved=unmoved)))
+    assert len(lines) == bool(says)
+    assert "".join(lines).startswith(says)
+    assert as_lines(data_checks.check_history(with_inbox(facts, moves=moves, unmoved=unmoved))) == [], "it is off"
 
 
 # Disk, spool and public URLs
