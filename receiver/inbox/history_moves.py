@@ -125,10 +125,13 @@ class HistoryMoves:
 
 
 def _whole(event_id: str, settled_at: float, reply: Any) -> WholeEvent | None:
-    """None if a part of the event is damaged or missing: such an event is left for a person to look at."""
-    if not reply or not reply[1]:
+    """None if there is only a mark, because another process has moved the event meanwhile; or if a part of the event is
+    damaged: then it is left for a person to look at."""
+    if not reply:
         return None
     accepted, fields, content, once = reply[0], _pairs(reply[1]), reply[2], _pairs(reply[3])
+    if b"store" not in fields:
+        return None
     accepted_at = to_number(fields.get(b"received")) * 1000 if accepted is None else int(float(accepted))
     return WholeEvent(event_id, accepted_at, int(settled_at), fields, content, once)
 

@@ -25,8 +25,8 @@ Events
                                          record of that id has only alias_of (this event) and digest.
                             l:{handler}  "token late": the token of the last expired lease ("-" once that worker has
                                          answered), and how often a worker was late with the run but alive.
-                            An event that was moved to the history leaves a mark, which expires: moved, digest,
-                            received, repeated, and same (a digest of theirs, resource and occurred).
+                            An event that was moved to the history leaves a mark, which expires: digest, received,
+                            repeated, and moved (a digest of theirs, resource and occurred).
     b:{id}          string  The headers as a JSON line, then the raw body. Removed before the event's record is.
     d:{store}:{m}:{span}    string  The mark of an event that only its body identifies: its arrival by its receiver's
                             clock and by the server's (ms), and its id. The span is its arrival in windows. Expires.

@@ -16,7 +16,7 @@ from redis import Redis
 
 from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.config.errors import did_you_mean
-from receiver.config.values import is_store_name, parse_duration, parse_rate
+from receiver.config.values import is_store_name, parse_duration, parse_rate, parse_size
 from receiver.contract.errors import ConfigError, NotFound, ServerUnusable, StorehooksError
 from receiver.inbox import Inbox, connect_to, keys
 from receiver.inbox.queries.damage import PartialReader
@@ -191,6 +191,19 @@ class Span(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
             return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Octets(click.ParamType[int]):
+    """A size in bytes: `800`, `2k`, `1MB`."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        try:
+            return int(text) if text.isdecimal() else parse_size(text if text.lower().endswith("b") else f"{text}B")
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

@@ -19,6 +19,7 @@ from redis import Redis
 from receiver.contract.event import Event
 from receiver.inbox import EventQueries, keys
 from receiver.inbox.history_moves import HistoryMoves
+from receiver.inbox.model import to_number
 from receiver.inbox.outcomes import EventStatus
 from receiver.inbox.queries.event_pages import PAGE, EventPages, WholeEvent
 from receiver.inbox.queries.events import EventRecord, EventSummary, read_summary
@@ -151,8 +152,8 @@ class AllEvents:
     def _newest(self) -> int:
         """The time of acceptance of the newest event. A clock may be behind it, if it was set back."""
         recent: Any = self._client.zrange(keys.INDEX, -1, -1, withscores=True)
-        past = self._history.newest_before(Position(LAST_TIME, "")) if self._history else None
-        return max(int(recent[0][1]) if recent else 0, past or 0)
+        until: Any = self._client.get(keys.ACCEPTED_UNTIL)
+        return max(int(recent[0][1]) if recent else 0, to_number(until) or int(time.time() * 1e6))
 
     def _past(self, event_id: str) -> PastEvent | None:
         return self._history.event(event_id) if self._history else None

@@ -16,10 +16,11 @@ from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.config import Config
+from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.history_moves import HistoryMoves, MoveReport
 from workers.history.configured_history import open_history
-from workers.history.past_events import HistoryDatabase, HistoryError
+from workers.history.past_events import HistoryDatabase
 from workers.processes import Schedule
 from workers.runtime.history_mover import SHORT_OF_MEMORY, Load, Mover, pause_after
 
@@ -68,8 +69,8 @@ class HistoryThread:
         try:
             mover = self._open(config)
             pause = self._move(mover, config) if mover else ROUND_EVERY
-        except HistoryError as error:
-            self._failed(str(error))
+        except StorehooksError as error:
+            self._failed(error.logged)
         except RedisError:  # the housekeeper logs it
             return ROUND_EVERY
         except Exception as error:  # noqa: BLE001  a defect in a driver must not end the thread

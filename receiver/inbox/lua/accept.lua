@@ -86,9 +86,9 @@ end
 -- Whether a delivery is the first one with another body: both have the same topic, resource and time. If the store gives
 -- no time, this is not known, and an update must not be lost.
 local function is_altered(id, at)
-  local theirs, resource, occurred, same =
-    unpack(redis.pcall('HMGET', P .. 'e:' .. real_id(id), 'theirs', 'resource', 'occurred', 'same'))
-  if same then return same == sameness(ARGV[at + 3], ARGV[at + 5], ARGV[at + 7]) end -- the mark of a past event
+  local theirs, resource, occurred, moved =
+    unpack(redis.pcall('HMGET', P .. 'e:' .. real_id(id), 'theirs', 'resource', 'occurred', 'moved'))
+  if moved then return moved ~= '' and moved == sameness(ARGV[at + 3], ARGV[at + 5], ARGV[at + 7]) end
   return theirs == ARGV[at + 3] and resource == ARGV[at + 5] and occurred == ARGV[at + 7] and occurred ~= ''
 end
 

@@ -23,11 +23,8 @@ local function replace(id, settled, marks, known_for)
   if not store or state ~= 'settled' or digest_of_marks(id) ~= marks then return false end
   local expires = string.format('%.0f', tonumber(settled) + known_for)
   redis.call('UNLINK', e, P .. 'b:' .. id, P .. 'o:' .. id)
-  local fields = { 'moved', 1, 'digest', digest or '', 'received', received or 0 }
+  local fields = { 'moved', sameness(theirs, resource, occurred), 'digest', digest or '', 'received', received or 0 }
   if repeated then fields[7], fields[8] = 'repeated', repeated end
-  if occurred and occurred ~= '' then
-    fields[#fields + 1], fields[#fields + 2] = 'same', sameness(theirs, resource, occurred)
-  end
   redis.call('HSET', e, unpack(fields))
   redis.call('PEXPIREAT', e, expires) -- one in the past removes it
   if alias then redis.call('PEXPIREAT', P .. 'e:' .. alias, expires) end

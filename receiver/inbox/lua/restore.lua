@@ -17,7 +17,7 @@ local function restore(id, accepted, body, fields, marks)
   local repeated = redis.call('HGET', e, 'repeated') -- since it was moved
   in_slices('HSET', e, fields)
   if repeated then redis.call('HSET', e, 'repeated', repeated) end
-  redis.call('HDEL', e, 'moved', 'same')
+  redis.call('HDEL', e, 'moved')
   redis.call('PERSIST', e)
   local store, digest, alias = unpack(redis.call('HMGET', e, 'store', 'digest', 'alias'))
   local other = alias and P .. 'e:' .. alias

@@ -173,6 +173,14 @@ def test_a_damaged_event_is_left_and_the_others_are_read(system: System, moves: 
     assert page.examined == 3
 
 
+def test_a_mark_is_no_event(system: System, moves: HistoryMoves, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may move an event after its id was read."""
+    event_id = settle(system)
+    move(moves)
+    monkeypatch.setattr("receiver.inbox.history_moves.page_after", lambda *_, **__: [(event_id, 1.0)])
+    assert moves.settled(age=0).events == []
+
+
 def test_a_restored_event_is_as_it_was(system: System, moves: HistoryMoves) -> None:
     event_id = settle(system)
     effects = EffectStore(system.client, keep=60, at_work=1)

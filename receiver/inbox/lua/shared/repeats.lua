@@ -11,9 +11,11 @@ local function real_id(event)
   return type(found) == 'string' and found or event
 end
 
--- What the mark of a past event has in place of its topic, resource and time; see is_altered in accept.lua.
+-- What the mark of a past event has in place of its topic, resource and time; "" if the store gave no time. See is_altered
+-- in accept.lua.
 local function sameness(theirs, resource, occurred)
-  return string.sub(redis.sha1hex(table.concat({ theirs or '', resource or '', occurred or '' }, '\n')), 1, 16)
+  if not occurred or occurred == '' then return '' end
+  return string.sub(redis.sha1hex((theirs or '') .. '\n' .. (resource or '') .. '\n' .. occurred), 1, 16)
 end
 
 -- Without a delivery id, an equal body is a repeat of an event if they arrived less than a window apart, in any order: a
