@@ -1,6 +1,7 @@
-"""A process that moves settled events to the history without pauses, until it is killed or nothing is left to move.
+"""A process that moves settled events to the history until it is killed or nothing is left to move.
 
-Arguments: the URL of the Redis server, and the URL of the history, as `[history] url` has it, or its directory.
+Arguments: the URL of the Redis server; the URL of the history, as `[history] url` has it, or its directory; and how long
+it waits after each slice, so that there is time for kills.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def history_at(place: str) -> HistoryDatabase:
     return PostgresHistory(place)
 
 
-def main(redis: str, place: str) -> None:
+def main(redis: str, place: str, pause: str) -> None:
     client, history = connect(redis, timeout=5.0), history_at(place)
     history_moves.MOVE_SLICE = SLICE
     mover = None
@@ -40,6 +41,7 @@ def main(redis: str, place: str) -> None:
                 mover = Mover(client, history)
             if not mover.move(age=0, known_for=KNOWN_FOR).examined:
                 return
+            time.sleep(float(pause))
         except (RedisError, HistoryError) as error:
             print(type(error).__name__, error, flush=True)
             history.close()

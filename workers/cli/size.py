@@ -9,7 +9,7 @@ from workers.cli import output
 from workers.cli.options import Command, Octets, Span, json_option, load_config
 from workers.formatting import counted, span
 from workers.formatting import size as size_text
-from workers.operations.sizing import USABLE, Load, Needs, needs_of
+from workers.operations.sizing import USABLE, Needs, PlannedLoad, needs_of
 
 
 @click.command(cls=Command)
@@ -26,7 +26,7 @@ def size(events_per_day: float, body: int, handlers: int, handler_time: float, p
     the server.
     """
     config = load_config()
-    load = Load(events_per_day, body, handlers, handler_time, peak)
+    load = PlannedLoad(events_per_day, body, handlers, handler_time, peak)
     needs = needs_of(config, load)
     if json_:
         output.as_json(needs.as_json())

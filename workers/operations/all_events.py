@@ -34,7 +34,7 @@ FIRST_SPAN = 3_600_000_000
 
 
 @dataclass
-class Listing:
+class FoundEvents:
     """Events, the newest first."""
 
     events: list[EventSummary] = field(default_factory=list)
@@ -51,7 +51,7 @@ class AllEvents:
 
     def find(
         self, wanted: EventFilter, *, status: str | None = None, limit: int = 50, seconds: float = SEARCH_SECONDS
-    ) -> Listing:
+    ) -> FoundEvents:
         """The events accepted last that match, the newest first."""
         history = self._history if status in (None, EventStatus.SETTLED) else None
         search = _Search(self._client, history, wanted, status, min(limit, PAGE), seconds)
@@ -188,7 +188,7 @@ class _Search:
         slice_: int,
         seconds: float,
     ) -> None:
-        self.listing = Listing()
+        self.listing = FoundEvents()
         self._pages = EventPages(client, store=wanted.store, content=bool(wanted.where))
         self._history, self._wanted, self._status, self._slice = history, wanted, status, slice_
         self._deadline = time.monotonic() + seconds

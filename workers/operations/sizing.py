@@ -1,6 +1,6 @@
 """Sizing: the memory, disk and processes that a number of events needs, from measured constants. Pure.
 
-The constants were measured on two cores with Valkey 9.1, SQLite 3.40 and PostgreSQL 15; see docs/history.md.
+The constants were measured on two cores with Valkey 9.1, SQLite 3.40 and PostgreSQL 15.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHILD_LOAD = 0.7
 
 
 @dataclass(frozen=True)
-class Load:
+class PlannedLoad:
     events_per_day: float
     body: int
     handlers: int
@@ -65,7 +65,7 @@ class Needs:
         return asdict(self)
 
 
-def needs_of(config: Config, load: Load) -> Needs:
+def needs_of(config: Config, load: PlannedLoad) -> Needs:
     url = config.history_url
     history = url if url in ("off", "sqlite") else "postgresql"
     memory = memory_of(config, load, history)
@@ -83,7 +83,7 @@ def needs_of(config: Config, load: Load) -> Needs:
     )
 
 
-def memory_of(config: Config, load: Load, history: str) -> float:
+def memory_of(config: Config, load: PlannedLoad, history: str) -> float:
     """Bytes in Redis once as many events leave it as arrive. Open events and failures come on top."""
     rate, retention, window = load.events_per_day / DAY, config.retention, config.receiver.dedupe_retention
     record = EVENT_BYTES + load.handlers * RUN_BYTES
@@ -92,7 +92,7 @@ def memory_of(config: Config, load: Load, history: str) -> float:
     return rate * (config.history.after * (record + load.body) + window * MARK_BYTES)
 
 
-def disk_of(config: Config, load: Load, history: str) -> float:
+def disk_of(config: Config, load: PlannedLoad, history: str) -> float:
     if history == "off":
         return 0.0
     event, run, body = STORED_BYTES[history]

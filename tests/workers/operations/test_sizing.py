@@ -13,9 +13,9 @@ from receiver.inbox.history_moves import MARK_BYTES, HistoryMoves
 from receiver.inbox.queries.event_pages import WholeEvent
 from tests.support.harness import Server, System
 from tests.support.past_events import past_event
-from workers.operations.sizing import EVENT_BYTES, RUN_BYTES, Load, needs_of
+from workers.operations.sizing import EVENT_BYTES, RUN_BYTES, PlannedLoad, needs_of
 
-LOAD = Load(8_640_000, 800, 1, 0.02, 5.0)
+LOAD = PlannedLoad(8_640_000, 800, 1, 0.02, 5.0)
 """100 events a second."""
 STORE = '[stores.north]\nsigning_secrets = ["c2VjcmV0IG9mIG5vcnRo"]\n'
 
@@ -37,10 +37,10 @@ def test_the_history_takes_the_memory_of_settled_events(tmp_path: Path) -> None:
 def test_processes_follow_the_peak_and_the_handlers(tmp_path: Path) -> None:
     config = config_with(tmp_path, "off")
     assert needs_of(config, LOAD).web == 1
-    busy = needs_of(config, Load(864_000_000, 800, 3, 0.1, 1.0))
+    busy = needs_of(config, PlannedLoad(864_000_000, 800, 3, 0.1, 1.0))
     assert (busy.web, busy.workers, busy.child_processes) == (7, 10, 4286)
     assert busy.moves_in_time
-    assert not needs_of(config_with(tmp_path, "sqlite"), Load(864_000_000, 800, 3, 0.1, 1.0)).moves_in_time
+    assert not needs_of(config_with(tmp_path, "sqlite"), PlannedLoad(864_000_000, 800, 3, 0.1, 1.0)).moves_in_time
 
 
 def test_the_command_prints_it(make_system: Callable[..., System]) -> None:
@@ -62,7 +62,7 @@ def whole(number: int) -> WholeEvent:
 
 def test_a_moved_event_takes_at_most_200_bytes_of_redis(own_redis: Server) -> None:
     """Measured by the memory of the whole server, while events come and go, as they do."""
-    moves, number, settled = HistoryMoves(own_redis.client), 10_000, 0.0
+    moves, number, settled = HistoryMoves(own_redis.client), 20_000, 0.0
 
     def used() -> float:
         return float(own_redis.client.info("memory")["used_memory"])

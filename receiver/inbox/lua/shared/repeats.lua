@@ -15,7 +15,7 @@ end
 -- in accept.lua.
 local function sameness(theirs, resource, occurred)
   if not occurred or occurred == '' then return '' end
-  return string.sub(redis.sha1hex((theirs or '') .. '\n' .. (resource or '') .. '\n' .. occurred), 1, 16)
+  return string.sub(redis.sha1hex((theirs or '') .. '\n' .. (resource or '') .. '\n' .. occurred), 1, 10)
 end
 
 -- Without a delivery id, an equal body is a repeat of an event if they arrived less than a window apart, in any order: a
