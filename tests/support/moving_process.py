@@ -1,7 +1,7 @@
 """A process that moves settled events to the history until it is killed or nothing is left to move.
 
-Arguments: the URL of the Redis server; the URL of the history, as `[history] url` has it, or its directory; and how long
-it waits after each slice, so that there is time for kills.
+Arguments: the URL of the Redis server; the URL of the history, as `[history] url` has it, or its directory; how long it
+waits after each slice, so that there is time for kills.
 """
 
 from __future__ import annotations

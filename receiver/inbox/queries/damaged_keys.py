@@ -21,7 +21,7 @@ _REWRITTEN = "nothing is lost without it: running processes write it again"
 _LOST = {
     "lanes fair:{lane} limits slots:{limit} paces busy suspects declarations declared_at declared_by "
     "declarations_version declared_since accepted_until bodies_removed_until later_examined leader spools replaced "
-    "ordered fence quarantined keyring_version secret_versions changing receivers": _REWRITTEN,
+    "ordered fence history quarantined keyring_version secret_versions changing receivers": _REWRITTEN,
     "data": "without it, hosts report that Redis was replaced, until `storehooks hosts accept`",
     "seen": "without it, hosts report that Redis lacks events, until `storehooks hosts accept`",
     "writes loops": "without it, suspected loops are not listed, and may be quick again for a moment",
