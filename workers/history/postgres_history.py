@@ -169,7 +169,8 @@ class PostgresHistory(HistoryDatabase):
 
     def _rows(self, query: str, values: Sequence[Any] = (), *, seconds: float | None = None) -> list[tuple[Any, ...]]:
         with self._using(seconds) as db:
-            return db.execute(query.encode(), values).fetchall() if self._version else []
+            # Not prepared: a plan for any values would have all partitions, and not know which index is good.
+            return db.execute(query.encode(), values, prepare=False).fetchall() if self._version else []
 
     @contextmanager
     def _using(self, seconds: float | None = None) -> Iterator[Connection[Any]]:
