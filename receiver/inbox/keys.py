@@ -88,8 +88,8 @@ Plugins
                     hash    A plugin's writes to a resource: name -> "begun ended closed action digest sent echo
                             follower by", times in us; see lua/own_writes.lua. hops: when events followed them (ms).
                             Expires.
-    writes          zset    The resources of these by time of the last write (ms). Their number is limited.
-    loops           zset    Those with a suspected loop, by when a run was last delayed (ms). Their number is limited.
+    writes          zset    The resources of these by time of the last write (ms). Limited; expires.
+    loops           zset    Those with a suspected loop, by when a run was last delayed (ms). Limited; expires.
 
 The server
     format          string  The number of the format of all this; see redis/data_format.py.

@@ -31,7 +31,7 @@ from workers.storeapi.error_advice import error_for, store_words
 from workers.storeapi.errors import ApiError, ForeignOrigin, UnexpectedResponse
 from workers.storeapi.groups import Customers, Id, Orders, Products, Webhooks
 from workers.storeapi.pages import Fetch, Pages
-from workers.storeapi.response_shapes import record_in
+from workers.storeapi.response_shapes import one_line, record_in
 from workers.storeapi.transport.auth import ClientCredentials, Credentials, StaticToken, TokenSource
 from workers.storeapi.transport.call_sender import BEARER, ApiCall, CallLimit, CallSender, TokenHeader
 from workers.storeapi.transport.guard import AllowedPrivate
@@ -51,6 +51,7 @@ class ApiReply:
     document: Any
     data: Any
     total: int | None = None
+    resent: bool = False
 
 
 class Client:
@@ -207,7 +208,8 @@ class Client:
         same = urlunsplit((*urlsplit(self._base)[:2], target.path, target.query, ""))
         if elsewhere or not same.startswith(self._base + "/") or has_dot_segments(target.path):
             raise ForeignOrigin(
-                f"the link to the next page leads to {target.hostname}{'' if elsewhere else ', outside of base_url'}; "
+                f"the link to the next page leads to {one_line(target.hostname, limit=100)}"
+                f"{'' if elsewhere else ', outside of base_url'}; "
                 "the token is sent only to the store",
                 store=self.store,
             )
@@ -242,7 +244,7 @@ class Client:
         with self._watcher.watch(kind_of(operation, self.catalogue), named) as answered:
             reply = send()
             sent = exact_json.loads(content) if content else {}
-            answered(writes_in(operation, self.catalogue, named, sent, reply.data))
+            answered(writes_in(operation, self.catalogue, named, sent, reply.data, resent=reply.resent))
         return reply
 
     def _send(self, call: ApiCall, operation: Operation | None) -> ApiReply:
@@ -252,16 +254,17 @@ class Client:
         if operation:
             self.confirmations.confirm(operation)
         if not response.content.strip():
-            return ApiReply(response.status, response.headers, None, None)
+            return ApiReply(response.status, response.headers, None, None, None, response.resent)
         try:
             document = exact_json.loads(response.content)
         except ValueError:
-            words = store_words(response.content, "")
+            words = store_words(response, "")
             reason = f"answered {response.status} with a body that is not JSON" + (f": {words}" if words else "")
             raise UnexpectedResponse(reason, store=self.store, operation=call.name) from None
         envelope = self.catalogue.envelope_of(operation) if operation else self.catalogue.envelope
         total = total_at(document, response.headers, envelope.total)
-        return ApiReply(response.status, response.headers, document, follow(document, envelope.data), total)
+        data = follow(document, envelope.data)
+        return ApiReply(response.status, response.headers, document, data, total, response.resent)
 
     # Reading the reply
 

@@ -11,8 +11,8 @@ from typing import Protocol
 from receiver.contract.event import follow
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation
-from workers.storeapi.errors import MAX_EXCERPT, StatusError, error_class
-from workers.storeapi.response_shapes import text_of, words_in
+from workers.storeapi.errors import StatusError, error_class
+from workers.storeapi.response_shapes import MAX_TEXT, one_line, text_of, words_in
 from workers.storeapi.transport.http import HttpResponse
 
 _REQUEST_IDS = ("x-request-id", "request-id", "x-correlation-id", "x-amzn-requestid", "x-trace-id", "cf-ray")
@@ -31,9 +31,9 @@ def error_for(
     response: HttpResponse, operation: Operation | None, catalogue: Catalogue, known: ConfirmedOperations
 ) -> StatusError:
     """The exception for an error response. Its message holds the store's own message and the config lines to set."""
-    excerpt = _one_line(response.content[: MAX_EXCERPT * 4].decode("utf-8", "replace"))
-    text = store_words(response.content, catalogue.envelope.error) or _STATUS_TEXTS.get(response.status, "")
-    request_id = _one_line(next(filter(None, map(response.headers.get, _REQUEST_IDS)), ""))[:100]
+    excerpt = one_line(response.content[:MAX_TEXT].decode("utf-8", "replace"), response.hidden)
+    text = store_words(response, catalogue.envelope.error) or _STATUS_TEXTS.get(response.status, "")
+    request_id = one_line(next(filter(None, map(response.headers.get, _REQUEST_IDS)), ""), limit=100)
     reason = f"answered {response.status}" + (f", {text}" if text else "")
     reason += f" (request {request_id})" if request_id else ""
     if operation is not None:
@@ -41,21 +41,21 @@ def error_for(
     return error_class(response.status)(reason, status=response.status, request_id=request_id, excerpt=excerpt)
 
 
-def store_words(content: bytes, path: str) -> str:
+def store_words(response: HttpResponse, path: str) -> str:
     """What the store says in a response, as one line of bounded length: at the catalogue's path, or elsewhere."""
     try:
-        document = exact_json.loads(content)
-    except (ValueError, RecursionError):
-        return _one_line(text_of(content))
+        document = exact_json.loads(response.content)
+    except ValueError:
+        return one_line(text_of(response.content), response.hidden)
     message = follow(document, path)
-    return _one_line(message if isinstance(message, str) and message else words_in(document))
+    return one_line(message if isinstance(message, str) and message else words_in(document), response.hidden)
 
 
 def _hint(response: HttpResponse, operation: Operation, known: ConfirmedOperations) -> str:
     where = f"stores.{known.store}.catalogue.{operation.group}"
     asks = response.headers.get("www-authenticate", "").partition(" ")[0].strip(",")
     if response.status == 401 and asks and asks.lower() != "bearer":
-        scheme = _one_line(asks)[:40]
+        scheme = one_line(asks, limit=40)
         return (
             f'. The store asks for the scheme {scheme}; if the token is for that, set scheme = "{scheme}" in '
             f"stores.{known.store}.auth"
@@ -78,13 +78,8 @@ def _path_hint(response: HttpResponse, operation: Operation, store: str) -> str:
             f'path before every operation, set\n[stores.{store}.catalogue]\nprefix = "..."'
         )
     allowed = response.headers.get("allow", "")
-    allows = f" (the store allows {_one_line(allowed)})" if response.status == 405 and allowed else ""
+    allows = f" (the store allows {one_line(allowed)})" if response.status == 405 and allowed else ""
     return (
         f"{call} {operation.state} and never confirmed at this store{allows}; if the store uses another path, set\n"
         f'[stores.{store}.catalogue.{operation.full_name}]\nmethod = "..."\npath = "..."'
     )
-
-
-def _one_line(text: str) -> str:
-    """Text from the store as one line of printable characters, of bounded length."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:MAX_EXCERPT]

@@ -17,11 +17,13 @@ _INT64_LIMIT = 1 << 63
 
 
 def loads(content: bytes) -> Any:
-    """Parse JSON. Raises ValueError where it is not JSON, or is nested too deeply."""
+    """Parse JSON. Raises ValueError where it is not JSON, is nested too deeply, or has a number out of range."""
     try:
         return json.loads(content, parse_float=Decimal)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except ArithmeticError:
+        raise ValueError("a number out of range") from None
 
 
 def dumps(value: Any) -> bytes:

@@ -21,7 +21,7 @@ from workers.storeapi.response_shapes import lists_in
 RECENT_IDS = 10_000
 """Number of ids remembered to drop repeated records: memory stays constant, and repeats come soon or not at all."""
 
-_LINK = re.compile(r'<([^>]*)>((?:\s*;\s*[\w*-]+\s*(?:=\s*(?:"[^"]*"|[^\s,;"]*))?)*)')
+_LINK = re.compile(r'<([^<>]*)>((?:\s*;\s*[\w*-]+\s*(?:=\s*(?:"[^"]*"|[^\s,;"]*))?)*)')
 _REL = re.compile(r';\s*rel\s*=\s*"?([^";]*)', re.IGNORECASE)
 _STYLES = 'style = "..."  # page, offset, cursor, link, header or none'
 R = TypeVar("R", bound=Record)
@@ -141,10 +141,10 @@ class Pages(Generic[R]):
 
     def _has_all(self, rows: Sequence[Any], walk: _Walk) -> bool:
         """Whether the total is reached. A full first page with that total may be a count of the page, so that the next
-        page is requested too."""
+        page is requested too. The store's own limit of a page may be lower than ours; it is a round number."""
         if self.total is None or walk.passed < self.total:
             return False
-        return not (walk.pages == 1 and len(rows) == self.total >= self._size)
+        return not (walk.pages == 1 and len(rows) == self.total and (self.total >= self._size or self.total % 5 == 0))
 
     def _next(self, reply: PageReply) -> Any:
         """The cursor or the link of the next page; None if there is none."""
@@ -178,22 +178,23 @@ class Pages(Generic[R]):
     def _check_complete(self, walk: _Walk) -> None:
         """At the end, compare the number of records with the totals. Records may have been added or deleted since the
         first page, but no listing has less than both totals."""
-        if self.total is None or walk.first_total is None:
+        totals = [one for one in (walk.first_total, self.total) if one is not None]
+        if not totals:
             return
-        if self._style in ("page", "offset") and walk.new > self.total:
+        total = totals[-1]
+        if self._style in ("page", "offset") and walk.new > total:
             raise self._error(
-                f"the store reports {self.total:,} records but returned {walk.new:,}; if the number of all records is "
+                f"the store reports {total:,} records but returned {walk.new:,}; if the number of all records is "
                 "elsewhere",
                 'total = "..."  # or "" if the store reports none',
                 table="envelope",
             )
-        needed = min(walk.first_total, self.total)
-        if walk.new < needed or (self._style in ("page", "offset") and walk.passed < self.total):
+        if walk.new < min(totals) or (self._style in ("page", "offset") and walk.passed < total):
             again = walk.passed - walk.new
             repeats = f" ({again:,} of them with an id that came before)" if again else ""
             end = ", and no next page" if self._style not in ("page", "offset") else ""
             raise self._error(
-                f"the store reports {self.total:,} records but returned {walk.passed:,}{repeats}{end}; if the store "
+                f"the store reports {total:,} records but returned {walk.passed:,}{repeats}{end}; if the store "
                 "has another style of paging, other parameters, or counts pages from 0",
                 f"{_STYLES}\n{self._own_keys()}",
             )
@@ -263,7 +264,9 @@ class Pages(Generic[R]):
         path = self._envelope.data
         found = follow(reply.document, path)
         above, _, key = path.rpartition(".")
-        if found is None and path and key in (follow(reply.document, above) or ()):
+        around = follow(reply.document, above)
+        has_error = self._envelope.error and follow(reply.document, self._envelope.error)
+        if found is None and isinstance(around, Mapping) and key in around and not has_error:
             return []
         rows = [follow(row, self._envelope.item) for row in found] if isinstance(found, list) else [None]
         if not all(isinstance(row, Mapping) for row in rows):

@@ -16,9 +16,9 @@ from receiver.contract.event import follow
 from receiver.contract.record_map import MISSING
 from workers.storeapi.catalogue import Operation, corrected, total_at
 from workers.storeapi.client import ApiReply, Client
-from workers.storeapi.errors import ApiError, ResourceNotFound, UnexpectedResponse
+from workers.storeapi.errors import AccessDenied, ApiError, Blocked, ResourceNotFound, UnexpectedResponse
 from workers.storeapi.pages import Pages, next_in_header
-from workers.storeapi.response_shapes import lists_in, record_in
+from workers.storeapi.response_shapes import entries, lists_in, one_line, record_in
 
 PREFIXES = (
     *("", "/api", "/api/v1", "/api/v2", "/api/v3", "/v1", "/v2", "/v3", "/rest", "/rest/v1", "/rest/V1"),
@@ -148,7 +148,7 @@ class Prober:
     def _try_path(self, path: str) -> ApiReply | None:
         try:
             reply = self._get(path)
-        except (ResourceNotFound, UnexpectedResponse):
+        except (ResourceNotFound, AccessDenied, UnexpectedResponse, Blocked):  # a redirect: a page for people
             return None
         return reply if next(lists_in(reply.document), None) is not None or reply.document == [] else None
 
@@ -174,8 +174,10 @@ class Prober:
             if not isinstance(found, list):
                 return []
             self._propose(self._table(group, path), "data", path, f"{len(found)} records there")
+        if not all(isinstance(row, Mapping) for row in found):
+            return []
         item = envelope.item
-        inner = next(iter(found[0])) if found and len(found[0]) == 1 else ""
+        inner = next((key for key, _ in entries(found[0], "")), "") if found and len(found[0]) == 1 else ""
         if inner and not item and isinstance(found[0][inner], Mapping):
             item = inner
             self._propose(self._table(group, inner), "item", inner, "each item has only this key")
@@ -184,7 +186,7 @@ class Prober:
             if total is not None and self._counts_all(group, total, reply):
                 shown = total_at(reply.document, reply.headers, total)
                 self._propose(self._table(group, total), "total", total, f"{shown} there")
-        return [follow(row, item) for row in found]
+        return [row for row in (follow(row, item) for row in found) if isinstance(row, Mapping)]
 
     def _counts_all(self, group: str, path: str, reply: ApiReply) -> bool:
         """Whether the number at a path stays the same while a page has fewer records."""
@@ -222,7 +224,7 @@ class Prober:
         found = {name: next((one for one in FIELD_NAMES.get(name, ()) if one in row), "") for name in missing}
         fields = {name: theirs for name, theirs in found.items() if theirs}
         if fields:
-            self._propose(group, "fields", fields, f"a record has {', '.join(map(_one_line, list(row)[:20]))}")
+            self._propose(group, "fields", fields, f"a record has {one_line(', '.join(list(row)[:20]))}")
 
     def _correct_paging(self, group: str, reply: ApiReply) -> None:
         """Propose how the store pages, if two pages cannot be read as configured. One group decides for all."""
@@ -297,7 +299,7 @@ class PagingTrial:
         for name in CURSOR_PARAMS:
             if self._differs({**few, name: value}, keys):
                 yield [
-                    ("style", "cursor", f"{name}={_one_line(value)} returned other records"),
+                    ("style", "cursor", f"{name}={one_line(value, limit=60)} returned other records"),
                     ("cursor_param", name, "as above"),
                     ("next_cursor", path, "the cursor is there"),
                 ]
@@ -350,10 +352,6 @@ def _key(row: Any) -> str:
     return str(row)
 
 
-def _one_line(value: Any) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in str(value))[:60]
-
-
 def _totals(reply: ApiReply, rows: int) -> Iterator[str]:
     """The paths of numbers that may be the total: at least the number of records in the reply."""
     paths = [*_numbers(reply.document, ""), *(f"header:{name}" for name in TOTAL_HEADERS)]
@@ -364,17 +362,20 @@ def _totals(reply: ApiReply, rows: int) -> Iterator[str]:
 
 
 def _numbers(document: Any, path: str, depth: int = 3) -> Iterator[str]:
-    for key, value in document.items() if isinstance(document, Mapping) and depth else ():
-        where = f"{path}.{key}" if path else str(key)
-        if _TOTAL_KEY.fullmatch(str(key)) and not isinstance(value, Mapping):
+    for where, value in entries(document, path) if isinstance(document, Mapping) and depth else ():
+        if _TOTAL_KEY.fullmatch(where.rpartition(".")[2]) and not isinstance(value, Mapping):
             yield where
         yield from _numbers(value, where, depth - 1)
 
 
 def _next_values(document: Any, path: str = "", depth: int = 3) -> Iterator[tuple[str, Any]]:
-    for key, value in document.items() if isinstance(document, Mapping) and depth else ():
-        where = f"{path}.{key}" if path else str(key)
-        if _NEXT_KEY.fullmatch(str(key)) and isinstance(value, str | int) and not isinstance(value, bool) and value:
+    for where, value in entries(document, path) if isinstance(document, Mapping) and depth else ():
+        if (
+            _NEXT_KEY.fullmatch(where.rpartition(".")[2])
+            and isinstance(value, str | int)
+            and not isinstance(value, bool)
+            and value
+        ):
             yield where, value
         yield from _next_values(value, where, depth - 1)
 

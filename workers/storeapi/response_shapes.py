@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from workers.storeapi.errors import MAX_EXCERPT
 
 MAX_DEPTH = 6
 MAX_WORDS = 5
 MAX_TEXT = 4096
 _WORD_KEYS = re.compile(r"error|message|detail|fault|reason|problem|title|description|msg", re.IGNORECASE)
 _NO_WORDS = re.compile(r"trace|stack|url|href|link|type", re.IGNORECASE)
+_KEY = re.compile(r"[^\s.]{1,60}")
+"""A key that a path in config can have."""
 _TAGS = re.compile(r"<(script|style)\b[^>]*>.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 
 
@@ -20,8 +24,8 @@ def lists_in(document: Any, path: str = "", depth: int = 3) -> Iterator[str]:
     if isinstance(document, list) and document and all(isinstance(item, Mapping) for item in document):
         yield path
     if isinstance(document, Mapping) and depth:
-        for key, value in document.items():
-            yield from lists_in(value, f"{path}.{key}" if path else str(key), depth - 1)
+        for where, value in entries(document, path):
+            yield from lists_in(value, where, depth - 1)
 
 
 def record_in(document: Any, path: str = "", depth: int = 2) -> str | None:
@@ -31,11 +35,18 @@ def record_in(document: Any, path: str = "", depth: int = 2) -> str | None:
     if any(str(key).lower() in ("id", "_id", "uuid") for key in document):
         return path
     if depth:
-        for key, value in document.items():
-            found = record_in(value, f"{path}.{key}" if path else str(key), depth - 1)
+        for where, value in entries(document, path):
+            found = record_in(value, where, depth - 1)
             if found is not None:
                 return found
     return None
+
+
+def entries(document: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    """The path and the value of each key that config can name. A store may send any other, of any length."""
+    for key, value in document.items():
+        if _KEY.fullmatch(key) and key.isprintable():
+            yield f"{path}.{key}" if path else key, value
 
 
 def words_in(document: Any) -> str:
@@ -70,3 +81,11 @@ def text_of(content: bytes) -> str:
     """The words of a body that is not JSON; those of a page without its tags."""
     text = content[:MAX_TEXT].decode("utf-8", "ignore")
     return html.unescape(_TAGS.sub(" ", text)) if "<" in text else text
+
+
+def one_line(text: object, hidden: Iterable[str] = (), limit: int = MAX_EXCERPT) -> str:
+    """Text from outside as one line of printable characters, of bounded length, without the hidden secrets."""
+    shown = str(text)
+    for secret in filter(None, hidden):
+        shown = shown.replace(secret, "***")
+    return " ".join("".join(one if one.isprintable() else " " for one in shown[:MAX_TEXT]).split())[:limit]

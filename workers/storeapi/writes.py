@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation
 
+MAX_ID = 200
+"""Characters. A resource with a longer id is not watched: the id is part of a key in Redis."""
 MAX_ROWS = 100
 """Of a bulk operation, the first rows are watched."""
 
@@ -27,6 +29,8 @@ class Write:
     """The whole resource in the answer; None if the answer shows another record, such as an inventory or a variant."""
     sent: Mapping[str, Any]
     """The fields of the request."""
+    resent: bool = False
+    """It was sent more than once: the first one may have had the effect, and the answer may show later changes."""
 
 
 class WriteWatcher(Protocol):
@@ -42,7 +46,9 @@ def kind_of(operation: Operation, catalogue: Catalogue) -> str:
     return catalogue.operations.get(f"{operation.group}.get", operation).record
 
 
-def writes_in(operation: Operation, catalogue: Catalogue, named: str, sent: Any, data: Any) -> Iterator[Write]:
+def writes_in(
+    operation: Operation, catalogue: Catalogue, named: str, sent: Any, data: Any, *, resent: bool = False
+) -> Iterator[Write]:
     """The writes that an answer's data shows. `named` is the resource in the path, if there is one."""
     kind, record_map = kind_of(operation, catalogue), catalogue.record_map(operation)
     shows_it = operation.record == kind
@@ -52,10 +58,10 @@ def writes_in(operation: Operation, catalogue: Catalogue, named: str, sent: Any,
         found = record_map.read(operation.record, "id", row) if shows_it or not named else None
         found = found if isinstance(found, int | str) else None
         resource_id = named if found is None else str(found)
-        if resource_id:
+        if 0 < len(resource_id) <= MAX_ID:
             action = "updated" if resource_id == named or not shows_it else "created"
             fields = sent if isinstance(sent, Mapping) else {}
-            yield Write(kind, resource_id, action, row if shows_it and found is not None else None, fields)
+            yield Write(kind, resource_id, action, row if shows_it and found is not None else None, fields, resent)
 
 
 def data_digest(data: Any, volatile: Sequence[str]) -> str:
@@ -74,7 +80,8 @@ def echo_digests(write: Write, known: Any, volatile: Sequence[str]) -> tuple[str
 
     That is so if the answer shows none of the fields that were sent. It is also so if the write changed nothing of the
     data that its writer knew (`known`, None if it knew none), and yet the answer differs from that: then others have
-    changed the resource since, and a store that sends no event for a write without effect sends only theirs.
+    changed the resource since, and a store that sends no event for a write without effect sends only theirs. The same
+    holds for a write that was sent again, if the answer shows more than it.
     """
     shown = write.shown
     sent = [name for name in write.sent if shown is not None and name in shown]
@@ -90,4 +97,6 @@ def echo_digests(write: Write, known: Any, volatile: Sequence[str]) -> tuple[str
     if before and data_digest(expected, ()) == data_digest(before, ()):
         return "", ""
     others_changed = digest != data_digest(expected, volatile)
+    if others_changed and write.resent:
+        return "", ""
     return digest, ("!" if others_changed else "") + data_digest(write.sent, ())

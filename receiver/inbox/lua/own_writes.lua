@@ -5,7 +5,7 @@
 --       end:   3 and 4 as for begin, which is left out for a new resource  5 since when it was sent (ms ago)
 --              6 the action of its echo: created, updated  7 digest of the resource in the answer; "" if it is not shown
 --              8 digest of what was sent, with a "!" before it if the answer shows more changes than that; "" if the
---              answer is what the run was called with
+--              answer is what the run was called with, "?" if there was no answer
 --       judge: 3 event  4 the action of its topic  5 digest of its data; "" if it cannot be read
 --              6 "drop" or "run": what the handler wants of an echo
 -- judge returns {"run"}, {"echo", the run that wrote}, {"wait", ms} (a write to the resource has no answer yet) or
@@ -53,6 +53,7 @@ local function remember(key, resource, one)
   local all = read_all(key)
   for at = 1, #all - MAX_WRITES do redis.call('HDEL', key, all[at].name) end
   redis.call('ZADD', P .. 'writes', NOW, resource)
+  redis.call('PEXPIRE', P .. 'writes', KEEP_MS)
   redis.call('ZREMRANGEBYSCORE', P .. 'writes', '-inf', NOW - KEEP_MS)
   while redis.call('ZCARD', P .. 'writes') > MAX_RESOURCES do
     redis.call('DEL', P .. 'written:' .. redis.call('ZPOPMIN', P .. 'writes')[1])
@@ -92,13 +93,14 @@ local function arrival(id)
 end
 
 -- Whether a write may have changed nothing, because another one has sent the same, and others have changed the resource
--- meanwhile. A store that sends no event for a write without effect then sends only theirs.
+-- meanwhile. A store that sends no event for a write without effect then sends only theirs. A write without an answer
+-- may have sent the same.
 local function may_be_idle(write, before)
   local more, sent = string.match(write.sent, '^(!?)(.*)$')
   if sent == '-' then return false end
   for _, one in ipairs(before) do
     local is_other = one.name ~= write.name and one.begun_us <= tonumber(write.ended)
-    local is_same = string.match(one.sent, '^!?(.*)$') == sent
+    local is_same = one.sent == '?' or string.match(one.sent, '^!?(.*)$') == sent
     if is_other and is_same and (more == '!' or one.digest ~= write.digest) then return true end
   end
   return false
@@ -146,6 +148,7 @@ local function delay(resource, depth, arrived)
   local wait = math.ceil(arrived / 1000 + MINUTE - NOW)
   if wait <= 0 or not (known or depth > MAX_DEPTH) then return { 'run' } end
   redis.call('ZADD', P .. 'loops', NOW, resource)
+  redis.call('PEXPIRE', P .. 'loops', 60 * MINUTE)
   redis.call('ZREMRANGEBYRANK', P .. 'loops', 0, -1 - MAX_LOOPS)
   return { 'loop', math.min(wait, MINUTE), known and 0 or 1 }
 end
@@ -161,20 +164,18 @@ local function judge(key, resource)
     echoed.echo = id
     write_down(key, echoed)
   end
-  local followed, hidden, other
+  local followed, free
   for _, one in ipairs(before) do
     if one.follower == id then followed = one end
-    if one.echo == '-' and one.follower == '-' then
-      if one.digest == '-' then hidden = hidden or one else other = other or one end
-    end
+    if one.echo == '-' and one.follower == '-' then free = free or one end
   end
   if ARGV[6] == 'drop' then
     if echoed then return { 'echo', echoed.by } end
     local new = ARGV[4] == 'created' and read_all(P .. 'written:' .. string.match(resource, '^[^|]*|[^|]*|[^|]*|')) or {}
     if in_progress(before, arrived) or in_progress(new, arrived) then return { 'wait', WAIT_MS } end
   end
-  local follows = followed or echoed or hidden or other
-  if not (followed or echoed or hidden) then close_writes(key, before, arrived) end
+  local follows = followed or echoed or free
+  if not echoed then close_writes(key, before, arrived) end
   if not follows then return { 'run' } end
   local is_new = follows.follower ~= id
   if is_new then

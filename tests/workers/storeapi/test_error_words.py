@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.support.foreign_shop import ShopAnswer, foreign_shop
-from workers.storeapi import Client
+from tests.support.foreign_shop import ShopAnswer, ShopRequest, foreign_shop
+from workers.storeapi import ApiError, Client
 from workers.storeapi.catalogue import Operation, bundled_catalogue
 from workers.storeapi.error_advice import error_for
 from workers.storeapi.errors import AccessDenied, InvalidRequest, ResourceNotFound, StatusError, UnexpectedResponse
+from workers.storeapi.transport.call_sender import TokenHeader
 from workers.storeapi.transport.http import HttpResponse
 
 TOKEN = "a-token-of-ours-0123456789"
@@ -118,7 +120,7 @@ def test_the_token_is_never_shown_even_if_the_store_repeats_it() -> None:
         client = Client(shop.url, token=TOKEN, allow_private=True, store="south")
         with pytest.raises(AccessDenied) as caught:
             client.orders.get(1)
-    assert str(caught.value).startswith("orders.get at south: answered 403, bad Bearer [token]")
+    assert str(caught.value).startswith("orders.get at south: answered 403, bad Bearer ***")
     assert TOKEN not in str(caught.value) + caught.value.excerpt
 
 
@@ -160,3 +162,43 @@ def test_a_list_elsewhere_names_where_it_is() -> None:
 def test_a_422_without_fields_in_the_catalogue_has_no_hint_about_names() -> None:
     with pytest.raises(InvalidRequest):
         raise error({"message": "no"}, 422, "orders.delete")
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize(
+    "form", ["<p>debug: {}</p>", '{{"error": "{}', '{{"error": {{"message": "bad {}"}}, "data": 1}}']
+)
+@pytest.mark.parametrize(("scheme", "token"), [("Bearer", "a/token-of-ours-0123"), ("Basic", "user:word-of-ours")])
+def test_no_form_of_a_repeated_token_is_shown(status: int, form: str, scheme: str, token: str) -> None:
+    """The header's own form, and slashes as PHP writes them in JSON; also in a 200 that is not JSON."""
+
+    def answer(request: ShopRequest) -> ShopAnswer:
+        body = form.format(request.headers["authorization"])
+        return ShopAnswer((body.replace("/", "\\/") if "{" in form[:1] else body).encode(), status)
+
+    with foreign_shop(answer) as shop:
+        header = TokenHeader("authorization", scheme)
+        client = Client(shop.url, token=token, token_header=header, allow_private=True)
+        with pytest.raises(ApiError) as caught:
+            client.products.get(1)
+    shown = str(caught.value) + getattr(caught.value, "excerpt", "")
+    for secret in (token, b64encode(token.encode()).decode(), token.replace("/", "\\/")):
+        assert secret not in shown
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ShopAnswer({"\x1b[2J" + "k" * 100_000: [{"id": 1}], "k" * 100_000: {"id": 1}}),
+        ShopAnswer(b"", 302, {"location": f"http://{'k' * 20_000}.example/"}),
+        ShopAnswer(b'{"data": {"id": 1, "price": 1e99999999999999999999}}'),
+    ],
+)
+def test_text_of_the_store_in_any_error_is_bounded_and_printable(answer: ShopAnswer) -> None:
+    with foreign_shop(lambda _: answer) as shop:
+        client = Client(shop.url, token=TOKEN, allow_private=True)
+        for call in (lambda: client.products.get(1), lambda: client.products.list().first_page()):
+            with pytest.raises(ApiError) as caught:
+                call()
+            assert len(str(caught.value)) < 1000
+            assert str(caught.value).replace("\n", "").isprintable()

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -321,3 +322,21 @@ def test_a_million_rows_are_imported_and_one_percent_of_them_is_updated(
         changed += product["price"] == "99.00"
     assert (len(keys), changed) == (1_000_040, 10_000)
     assert memory < 150_000_000
+
+
+def test_with_a_key_the_progress_of_another_import_is_not_deleted(sandbox: SandboxRun, tmp_path: Path) -> None:
+    """Without its progress, that import would begin again and add its rows twice."""
+    importer = Importer(sandbox.client(), "products", write_goods(tmp_path / "goods.csv", 3), key="sku")
+    other = ImportProgress("1", "2", "another products.bulk_import", file_size=1, batch_size=500, batches=1)
+    importer.progress_file.write_text(json.dumps(asdict(other)))
+    with pytest.raises(ConfigError, match="belongs to another file or another import"):
+        importer.run()
+    assert importer.progress_file.exists()
+    assert not sent(sandbox)
+
+
+def test_with_a_key_the_progress_of_the_same_import_ends_with_it(sandbox: SandboxRun, tmp_path: Path) -> None:
+    importer = Importer(sandbox.client(), "products", write_goods(tmp_path / "goods.csv", 3))
+    importer._save(importer._new_progress())
+    assert Importer(sandbox.client(), "products", tmp_path / "goods.csv", key="sku").run().accepted == 3
+    assert not importer.progress_file.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -264,3 +265,41 @@ def test_a_listing_from_a_page_on_is_not_compared_with_the_total(shop: ForeignSh
 )
 def test_the_next_link_is_read_from_a_link_header(value: str, url: str) -> None:
     assert next_in_header(value) == url
+
+
+@pytest.mark.parametrize("body", ["no data", 5, True, {"data": None, "error": {"message": "try later"}}])
+def test_an_answer_without_a_list_is_no_empty_listing(shop: ForeignShop, tmp_path: Path, body: Any) -> None:
+    shop.answer = lambda _: ShopAnswer(body)
+    with pytest.raises(UnexpectedResponse, match="no list of records at 'data'"):
+        ids(client(shop, tmp_path, "").products.list())
+
+
+@pytest.mark.parametrize("reporting", [{1}, {2, 3}])
+def test_a_total_on_some_pages_is_compared(shop: ForeignShop, tmp_path: Path, reporting: set[int]) -> None:
+    def answer(request: ShopRequest) -> ShopAnswer:
+        page = number(request, "page", 1)
+        rows = RECORDS[(page - 1) * 100 : page * 100] if page < 3 else []
+        return ShopAnswer({"data": rows, "meta": {"total": 250} if page in reporting else {}})
+
+    shop.answer = answer
+    with pytest.raises(UnexpectedResponse, match="reports 250 records but returned 200"):
+        ids(client(shop, tmp_path, "").products.list())
+
+
+def test_a_total_that_counts_the_page_is_found_although_the_store_limits_pages(
+    shop: ForeignShop, tmp_path: Path
+) -> None:
+    def answer(request: ShopRequest) -> ShopAnswer:
+        page = number(request, "page", 1)
+        rows = RECORDS[(page - 1) * 50 : page * 50]
+        return ShopAnswer({"data": rows, "meta": {"total": len(rows)}})
+
+    shop.answer = answer
+    with pytest.raises(UnexpectedResponse, match="reports 50 records but returned 100"):
+        ids(client(shop, tmp_path, "").products.list())
+
+
+def test_a_hostile_link_header_is_read_in_a_moment() -> None:
+    began = time.monotonic()
+    assert next_in_header("<" * 50_000) == ""
+    assert time.monotonic() - began < 5

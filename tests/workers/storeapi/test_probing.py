@@ -177,7 +177,7 @@ def test_a_store_that_is_as_the_catalogue_says_gets_no_proposal(shop: ForeignSho
 def test_each_line_says_what_was_seen_and_text_of_the_store_cannot_leave_its_comment(
     shop: ForeignShop, tmp_path: Path
 ) -> None:
-    odd = '"]\n[redis]\nurl = "x'
+    odd = '"]#[redis]url="x'
     shop.answer = lambda request: ShopAnswer(
         {odd: [{"id": 1, "title\n[redis]\n": 1}]} if request.path == "/v2/products" else {},
         200 if "v2" in request.path else 404,
@@ -186,3 +186,26 @@ def test_each_line_says_what_was_seen_and_text_of_the_store_cannot_leave_its_com
     prober.run()
     assert set(tomllib.loads(prober.toml())) == {"stores"}
     assert "/v2/products answered 200, and /api/v3/app/products answered 404" in prober.toml()
+
+
+@pytest.mark.parametrize("body", [{"data": [1, 2]}, {"data": ["a"]}, {"data": [[1]]}, {"data": [None]}, "x", 5, None])
+def test_a_store_that_lists_no_records_gets_no_proposals(shop: ForeignShop, tmp_path: Path, body: Any) -> None:
+    shop.answer = lambda _: ShopAnswer(body)
+    prober = Prober(*client(shop, tmp_path))
+    prober.run()
+    assert prober.toml() == ""
+
+
+@pytest.mark.parametrize("status", [302, 401, 403])
+def test_pages_for_people_at_a_tried_path_do_not_end_the_search(shop: ForeignShop, tmp_path: Path, status: int) -> None:
+    def answer(request: ShopRequest) -> ShopAnswer:
+        if request.path == "/products":
+            return ShopAnswer(b"", status, {"location": "/collections/all"})
+        found = {"data": [{"id": 1, "name": "Mug", "price": "1.00"}], "meta": {"total": 1}}
+        return ShopAnswer(found) if request.path.startswith("/api/v1/products") else ShopAnswer({}, 404)
+
+    shop.answer = answer
+    prober = Prober(*client(shop, tmp_path))
+    prober.run()
+    assert 'prefix = "/api/v1"' in prober.toml()
+    assert {request.method for request in shop.requests} == {"GET"}

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from tests.support.foreign_shop import ShopAnswer, foreign_shop
 from tests.workers.conftest import SandboxRun
 from tests.workers.storeapi.test_records import documents
 from workers.storeapi import ApiError, Client, exact_json
-from workers.storeapi.writes import Write, data_digest, echo_digests
+from workers.storeapi.catalogue import bundled_catalogue
+from workers.storeapi.writes import Write, data_digest, echo_digests, writes_in
 
 MUG = {"id": 7, "name": "Mug", "price": "4.50", "updated_at": 1}
 
@@ -106,6 +108,37 @@ def test_an_answer_that_does_not_show_what_was_sent_has_no_echo() -> None:
     """If the store's events show as little, all its changes look the same."""
     assert echo_digests(write({"id": 7}, price="5.00"), {"id": 7}, []) == ("", "")
     assert echo_digests(write(None, price="5.00"), None, []) == ("", "")
+
+
+def test_a_write_that_was_sent_again_has_no_echo_if_the_answer_shows_more() -> None:
+    """The first one may have had the effect, and a person may have edited the resource before the second."""
+    again = Write("product", "7", "updated", {**MUG, "price": "5.00"}, {"price": "5.00"}, resent=True)
+    assert echo_digests(again, MUG, [])[0]
+    edited = Write("product", "7", "updated", {**MUG, "price": "5.00", "name": "Cup"}, {"price": "5.00"}, resent=True)
+    assert echo_digests(edited, MUG, []) == ("", "")
+
+
+def test_the_client_knows_that_it_sent_a_write_again() -> None:
+    found: list[Write] = []
+
+    class Collector:
+        @contextmanager
+        def watch(self, *_: str) -> Iterator[Callable[[Iterator[Write]], None]]:
+            yield found.extend
+
+    answers = [ShopAnswer({}, 502), ShopAnswer({"data": MUG}), ShopAnswer({"data": MUG})]
+    with foreign_shop(lambda _: answers.pop(0)) as shop:
+        client = Client(shop.url, token="t", allow_private=True, watcher=Collector())
+        client.products.update(7, price="4.50")
+        client.products.update(7, price="4.50")
+    assert [one.resent for one in found] == [True, False]
+
+
+def test_a_resource_with_a_very_long_id_is_not_watched() -> None:
+    catalogue = bundled_catalogue()
+    create = catalogue.get("products", "create")
+    assert [*writes_in(create, catalogue, "", {}, {"id": "x" * 201})] == []
+    assert [one.resource_id for one in writes_in(create, catalogue, "", {}, {"id": "x" * 200})] == ["x" * 200]
 
 
 class Watcher:

@@ -114,7 +114,7 @@ class Echoes:
                 if not resource_id:
                     self._writes.forget(named, name)
                 elif not any(one.resource_id == resource_id for one in answers):
-                    self._writes.end(named, name, run.item, seconds=seconds, action="updated", digest="", sent="")
+                    self._writes.end(named, name, run.item, seconds=seconds, action="updated", digest="", sent="?")
 
     def _digests(self, write: Write, event: Event) -> tuple[str, str]:
         from workers.storeapi.writes import echo_digests

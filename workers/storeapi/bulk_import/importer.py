@@ -91,7 +91,7 @@ class Importer:
 
     def run(self, on_progress: OnProgress = lambda _: None) -> ImportProgress:
         """Import the remaining rows. Calls `on_progress` at the start and after each batch."""
-        done = self._new_progress() if self._key else self._start_or_resume()
+        done = self._start_or_resume()
         on_progress(done)
         self._read_store()
         with open(self.report_file, "r+b" if self.report_file.exists() else "w+b") as report:
@@ -140,12 +140,16 @@ class Importer:
         )
 
     def _start_or_resume(self) -> ImportProgress:
-        """A new progress, or the saved one. Raises ConfigError where that is of another file, store or operation."""
+        """A new progress, or the saved one. Raises ConfigError where that is of another file, store or operation.
+
+        With a key column it is always a new one, and the saved one of the same import is deleted at the end.
+        """
         fresh = self._new_progress()
         if not self.progress_file.exists():
-            if not self._again:
+            if not (self._again or self._key):
                 self._refuse_repeat(fresh)
-            self._save(fresh)  # before the first batch is sent: a resumed import must use the same keys
+            if not self._key:
+                self._save(fresh)  # before the first batch is sent: a resumed import must use the same keys
             return fresh
         try:
             before = ImportProgress(**orjson.loads(self.progress_file.read_bytes()))
@@ -156,7 +160,7 @@ class Importer:
                 f"{self.progress_file} belongs to another file or another import ({before.operation}); finish that "
                 "import, or delete the progress file to import from the beginning"
             )
-        return before
+        return fresh if self._key else before
 
     def _refuse_repeat(self, fresh: ImportProgress) -> None:
         for line in self.finished_file.read_bytes().splitlines() if self.finished_file.exists() else ():

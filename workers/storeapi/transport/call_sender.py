@@ -45,6 +45,11 @@ class TokenHeader(NamedTuple):
             token = b64encode(token.encode()).decode()
         return f"{self.scheme} {token}".strip()
 
+    def secrets(self, token: str) -> tuple[str, ...]:
+        """The token as it is in config, in the header, and in JSON whose slashes are escaped."""
+        forms = (token, self.value(token).rpartition(" ")[2])
+        return tuple(text for one in forms if len(one) >= SHORTEST_SECRET for text in (one, one.replace("/", "\\/")))
+
 
 BEARER = TokenHeader("authorization", "Bearer")
 
@@ -101,9 +106,7 @@ class CallSender:
                     self._wait_after_lost_response(call, retries, error)
                     continue
                 if response.status < 300:
-                    return response
-                if len(token) >= SHORTEST_SECRET:  # a store may repeat it in its message
-                    response = replace(response, content=response.content.replace(token.encode(), b"[token]"))
+                    return replace(response, resent=retries.faults > 0)
                 self._wait_after_error(call, retries, response, token, error_for(response))
         except ApiError as error:
             raise error.with_context(store=self._store, operation=call.name) from None
@@ -136,7 +139,8 @@ class CallSender:
         headers[self._token_header.name] = self._token_header.value(token)
         if call.content is not None:
             headers["content-type"] = "application/json"
-        return self._http.send(call.method, call.url, headers=headers, content=call.content, until=call.until)
+        response = self._http.send(call.method, call.url, headers=headers, content=call.content, until=call.until)
+        return replace(response, hidden=self._token_header.secrets(token))
 
     def _wait_after_lost_response(self, call: ApiCall, retries: _Retries, error: Unreachable) -> None:
         """No response. A retry is safe if the store cannot have the call, or if doing it twice does no harm."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 import httpcore2
 import httpx2
 
 from workers.storeapi.errors import Blocked, Redirected, ResponseTooLarge, Unreachable, UnsafeAddress
+from workers.storeapi.response_shapes import one_line
 from workers.storeapi.transport.guard import AllowedPrivate, GuardedBackend, deadline
 
 MAX_CONNECTIONS = 32
@@ -35,6 +36,10 @@ class HttpResponse:
     status: int
     headers: Mapping[str, str]
     content: bytes
+    hidden: tuple[str, ...] = field(default=(), repr=False)
+    """The secrets of the request, which the response may repeat."""
+    resent: bool = False
+    """The request was sent before, and the server may have it twice."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,11 @@ class HttpSession:
                 _refuse_redirect(response)
                 return HttpResponse(response.status_code, response.headers, self._read(response))
         except (httpx2.InvalidURL, UnicodeError) as error:
-            raise Blocked(f"the request is invalid: {error}") from None
+            raise Blocked(f"the request is invalid: {one_line(error)}") from None
         except httpx2.TimeoutException as error:
-            raise Unreachable(f"timed out ({error})", sent=not isinstance(error, _NEVER_SENT)) from None
+            raise Unreachable(f"timed out ({one_line(error)})", sent=not isinstance(error, _NEVER_SENT)) from None
         except httpx2.HTTPError as error:
-            raise Unreachable(f"no response: {error}", sent=not isinstance(error, _NEVER_SENT)) from None
+            raise Unreachable(f"no response: {one_line(error)}", sent=not isinstance(error, _NEVER_SENT)) from None
         finally:
             deadline.reset(token)
 
@@ -143,7 +148,7 @@ def check_url(url: str, allow_private: AllowedPrivate) -> None:
 
 def _refuse_redirect(response: httpx2.Response) -> None:
     if response.has_redirect_location:
-        target = host_of(response.headers["location"]) or "another path"
+        target = one_line(host_of(response.headers["location"]), limit=100) or "another path"
         raise Redirected(
             f"answered {response.status_code}, a redirect to {target}; redirects are not followed, and the token "
             "was not sent there. If the API has moved, set base_url or the operation's path",

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from receiver.contract.event import follow
 from workers.storeapi import exact_json
-from workers.storeapi.errors import MAX_EXCERPT, TokenRefused
-from workers.storeapi.response_shapes import text_of, words_in
+from workers.storeapi.errors import TokenRefused
+from workers.storeapi.response_shapes import one_line, text_of, words_in
 from workers.storeapi.transport.http import HttpResponse
 
 DEFAULT_LIFETIME = 3600.0
@@ -56,7 +56,7 @@ def token_in(
     kind = follow(beside, "token_type")
     if kind is not None and scheme and str(kind).lower() not in ("", "bearer", scheme.lower()):
         raise TokenRefused(
-            f'the token has token_type "{_one_line(str(kind))}", not Bearer; if the store accepts it with another word '
+            f'the token has token_type "{one_line(kind)}", not Bearer; if the store accepts it with another word '
             f"before it, set scheme in {config}"
         )
     _check(value)
@@ -71,10 +71,8 @@ def words_of(response: HttpResponse, hidden: Iterable[str]) -> str:
         texts = [text_of(response.content)]
     else:
         texts = [code, words_in({**document, "error": None})] if isinstance(code, str) else [words_in(document)]
-    said = ": ".join(filter(None, texts))
-    for secret in filter(None, hidden):
-        said = said.replace(secret, "***")
-    return f" ({_one_line(said)})" if said.strip() else ""
+    said = one_line(": ".join(filter(None, texts)), hidden)
+    return f" ({said})" if said else ""
 
 
 def _fix(status: int, code: object, style: str, config: str) -> str:
@@ -91,7 +89,7 @@ def _fix(status: int, code: object, style: str, config: str) -> str:
 
 def _form(response: HttpResponse) -> str:
     """What the response has instead of JSON."""
-    kind = _one_line(response.headers.get("content-type", "").partition(";")[0]) or "no content type"
+    kind = one_line(response.headers.get("content-type", "").partition(";")[0]) or "no content type"
     if not response.content.strip():
         return "an empty body"
     return f"{kind} that cannot be parsed" if "json" in kind else f"{kind} instead of JSON"
@@ -100,9 +98,9 @@ def _form(response: HttpResponse) -> str:
 def _place(document: Any, config: str) -> str:
     """Where the token seems to be, or what is there."""
     if found := next(_token_paths(document), ""):
-        return f'set token_path = "{_one_line(found)}" in {config}'
+        return f'set token_path = "{one_line(found)}" in {config}'
     if isinstance(document, dict):
-        return f"its fields are {_one_line(', '.join(document)) or 'none'}; set token_path in {config}"
+        return f"its fields are {one_line(', '.join(document)) or 'none'}; set token_path in {config}"
     return f"it sent a {type(document).__name__}; check url in {config}"
 
 
@@ -140,8 +138,3 @@ def _document(response: HttpResponse) -> Any:
         return exact_json.loads(response.content)
     except ValueError:
         return None
-
-
-def _one_line(text: str) -> str:
-    """Text from the server as one line of printable characters, of bounded length."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:MAX_EXCERPT]

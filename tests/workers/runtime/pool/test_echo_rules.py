@@ -101,6 +101,31 @@ def test_a_write_that_fails_is_a_write_that_events_may_follow(config: Config, re
     assert child.judge(child.run(BLUE)) is None, "it neither waits for the answer nor is it an echo"
 
 
+def test_an_edit_between_a_write_without_an_answer_and_its_retry_is_run(config: Config, redis: Redis) -> None:
+    """The retry changes nothing, so that a store may send only the event of the edit."""
+    child = ChildProcess(config, redis)
+    child.judge(child.run(MUG))
+    with pytest.raises(OSError, match="cut off"), child.echoes.watch("product", "7"):
+        raise OSError("cut off")
+    edited = {**BLUE, "price": 9}
+    child.write(edited, name="Blue mug")
+    assert child.judge(child.run(edited)) is None
+
+
+def test_an_edit_that_restores_what_the_plugin_wrote_is_run_although_a_write_was_not_shown(child: ChildProcess) -> None:
+    child.write(None, stock=3)  # such as products.set_inventory
+    assert child.judge(child.run({**BLUE, "price": 9})) is None
+    assert child.judge(child.run(BLUE)) is None
+
+
+def test_every_key_of_own_writes_expires(child: ChildProcess, redis: Redis) -> None:
+    for number in range(12):
+        child.write({**BLUE, "price": number}, price=number)
+        child.judge(child.run({**BLUE, "price": -number}))
+    names = {keys.WRITTEN + "shop|north|product|7", keys.PREFIX + "writes", keys.LOOPS}
+    assert {name for name in names if redis.ttl(name) > 0} == names
+
+
 @pytest.fixture
 def unreachable() -> Iterator[Redis]:
     client = connect(f"redis://127.0.0.1:{free_port()}", timeout=0.2)
