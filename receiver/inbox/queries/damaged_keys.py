@@ -23,6 +23,7 @@ _LOST = {
     "declarations_version declared_since accepted_until bodies_removed_until later_examined leader spools replaced "
     "ordered fence history quarantined keyring_version secret_versions changing receivers": _REWRITTEN,
     "data": "without it, hosts report that Redis was replaced, until `storehooks hosts accept`",
+    "history_place": "without it, the next host that moves events to SQLite counts as the one that has the history",
     "seen": "without it, hosts report that Redis lacks events, until `storehooks hosts accept`",
     "writes loops": "without it, suspected loops are not listed, and may be quick again for a moment",
     "n t:{store}": "without it, its counts begin at 0 again",
