@@ -136,9 +136,11 @@ local function lease_item(item, id, handler, run, about)
   local route = handler == '' and known_route(run, about)
   if route then return route_here(item, id, run, about, route) end
   local mark = about[MARK]
-  if mark and not may_lease(id, handler, run, mark, about[3]) then return end
+  local may, alone = true, false
+  if mark then may, alone = may_lease(id, handler, run, mark, about[3]) end
+  if not may then return end
   lease(item, id, handler, run, about)
-  if mark and run.losses == 0 then firsts[#firsts + 1] = { id = id, mark = mark, store = about[3] } end
+  if alone and run.losses == 0 then firsts[#firsts + 1] = { id = id, mark = mark, store = about[3] } end
 end
 
 -- Leases the runs that are queued behind the first one of their key, at most `most`.

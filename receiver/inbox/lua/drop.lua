@@ -15,7 +15,10 @@ local function drop(item)
   write_run(id, handler, run)
   redis.call('HSET', e, 'x:' .. handler, ARGV[1])
   if retrying then end_run(id, store, false) else settle_failure(id, store) end
-  if mark then leave_order(id, handler, mark, store) end
+  if mark then
+    leave_order(id, handler, mark, store)
+    write_batched() -- the run that begins now may be the next one to be dropped
+  end
   return 'dropped'
 end
 

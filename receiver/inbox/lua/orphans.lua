@@ -17,8 +17,9 @@ return function()
 
   for _, lane in ipairs(redis.call('HKEYS', P .. 'lanes')) do
     if (newest[lane] or 0) < NOW - absent then
-      local _, queued = fail_queued(lane, '0', slice - ended, ARGV[3], failed)
-      ended = ended + queued
+      -- Of any keys: those that a failure stops stay, and would be the first ones each time.
+      local found = read_or_set_aside('HRANDFIELD', 'order:' .. lane, 100, 'WITHVALUES') or {}
+      ended = ended + fail_queued(lane, found, slice - ended, ARGV[3], failed)
       local set = P .. 'ready:' .. lane
       local items = ended < slice and redis.pcall('ZRANGE', set, 0, slice - ended - 1) or {} -- none, if the key is damaged
       ended = ended + fail_waiting(set, 'ready', items, lane, ARGV[3], failed)

@@ -5,7 +5,7 @@
 --       4 "1" to make the runs of paused handlers urgent: each begins although its handler is paused, until it was attempted
 --       then for each run: item, queue, "1" to create a missing run, and the order of a run that has none yet, or ""
 -- returns for each run what became of it; `ReopenResult` in administration.py lists the words
-local urgent
+local urgent, reopened -- whether they are urgent; the order keys of those that are ordered
 
 -- Whether it waits already: it is leased, held or ready. One that is ready, but waits because its handler is paused, is
 -- replayed if that changes it: an urgent replay lets it begin, and a retry that was due gets all its attempts again.
@@ -24,6 +24,23 @@ local function mark_of(id, handler, store, order)
   mark = order_mark(order, id, store, topic, resource)
   redis.call('HSET', P .. 'e:' .. id, 'k:' .. handler, mark)
   return mark
+end
+
+-- An ordered run takes its place by its time of acceptance among all that wait, even if its key waits for it as a failure
+-- or a retry. Which of them begins is decided when all of this call are queued.
+local function queue_reopened(id, handler, mark, store)
+  local key = key_in(mark)
+  local left = without(active_of(handler, key) or '', id)
+  if left then set_active(handler, key, left) end
+  add_to_queue(id, handler, mark, accepted_at(id))
+  reopened[item_of(key, handler)] = { handler, mark, store }
+end
+
+local function begin_reopened()
+  for _, one in pairs(reopened) do
+    local handler, mark, store = unpack(one)
+    if (active_of(handler, key_in(mark)) or '') == '' then advance(handler, mark, store) end
+  end
 end
 
 local function reopen(item, queue, make, order)
@@ -54,10 +71,9 @@ local function reopen(item, queue, make, order)
   local paused = is_paused('handler:' .. handler)
   local first = urgent and paused
   local mark = mark_of(id, handler, store, order)
-  local is_first = not mark or join_order(id, handler, mark, store)
-  write_run(id, handler, { state = is_first and 'ready' or 'queued', attempts = 0, losses = 0, queue = queue, token = '',
+  write_run(id, handler, { state = mark and 'queued' or 'ready', attempts = 0, losses = 0, queue = queue, token = '',
     urgent = first })
-  if is_first then make_ready(id, handler, store, first) end
+  if mark then queue_reopened(id, handler, mark, store) else make_ready(id, handler, store, first) end
   wake(queue)
   if is_paused('store:' .. store) then return 'store-paused' end
   return not paused and 'ready' or first and 'although-paused' or 'handler-paused'
@@ -65,11 +81,12 @@ end
 
 return function()
   local results = {}
-  urgent = ARGV[4] == '1'
+  urgent, reopened = ARGV[4] == '1', {}
   for at = 5, #ARGV, 4 do
     local make = ARGV[at + 2] == '1'
     results[#results + 1] = change_or_quarantine(ARGV[at], reopen, ARGV[at], ARGV[at + 1], make, ARGV[at + 3])
   end
+  begin_reopened()
   if ARGV[1] ~= '' then
     if ARGV[2] == '' then redis.call('DEL', ARGV[1]) else redis.call('SET', ARGV[1], ARGV[2], 'EX', 604800) end
   end

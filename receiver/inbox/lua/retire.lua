@@ -16,7 +16,10 @@ return function()
   end
   redis.call('SREM', P .. 'paused', 'handler:' .. handler)
 
-  if place == 'queued' then return { fail_queued(handler, ARGV[3], tonumber(ARGV[4]), ARGV[5], {}) } end
+  if place == 'queued' then
+    local page = read_or_set_aside('HSCAN', 'order:' .. handler, ARGV[3], 'COUNT', 100) or { '0', {} }
+    return { page[1], fail_queued(handler, page[2], tonumber(ARGV[4]), ARGV[5], {}) }
+  end
   local set = P .. (place == 'ready' and 'ready:' .. handler or place)
   local page = redis.call('ZSCAN', set, ARGV[3], 'COUNT', ARGV[4])
   local items = {}

@@ -21,7 +21,7 @@ end
 -- again, and one that was queued its turn. The others become ready; a claim holds them if their store is paused.
 local function put_back(item, id, handler, run, store, mark)
   if run.state == 'queued' then
-    redis.call('ZADD', P .. queue_of(handler, mark), string.format('%.0f', accepted_at(id)), item)
+    add_to_queue(id, handler, mark, accepted_at(id))
   elseif run.state == 'leased' then
     redis.call('ZADD', P .. 'leased', NOW + lease, item)
   elseif run.state == 'later' then
@@ -38,12 +38,12 @@ end
 local OPEN = { ready = true, leased = true, later = true, held = true, queued = true }
 
 -- Those of the runs that order:{handler} names as active which still are.
-local function still_active(ids, handler, mark)
+local function still_active(ids, handler)
   local left = {}
   for id in string.gmatch(ids or '', '%S+') do
     local run = read_run(id, handler)
     local state = run and redis.pcall('HEXISTS', P .. 'quarantined', item_of(id, handler)) == 0 and run.state
-    if state and state ~= 'queued' and OPEN[state] or state == 'failed' and stops_at_failure(mark) then
+    if state and state ~= 'queued' and OPEN[state] or state == 'failed' and stops_at_failure(read_mark(id, handler) or '') then
       left[#left + 1] = id
     end
   end
@@ -61,7 +61,7 @@ local function check_order(id, handler, run, mark, store)
   end
   if checked[item_of(key, handler)] then return end
   checked[item_of(key, handler)] = true
-  local left = still_active(active, handler, mark)
+  local left = still_active(active, handler)
   if #left == 0 then leaderless[item_of(key, handler)] = { handler, mark, store } end
   if #left > 0 and table.concat(left, ' ') ~= active then set_active(handler, key, table.concat(left, ' ')) end
 end
@@ -70,7 +70,7 @@ end
 local function advance_leaderless()
   for _, one in pairs(leaderless) do
     local handler, mark, store = unpack(one)
-    if #still_active(active_of(handler, key_in(mark)), handler, mark) == 0 then advance(handler, mark, store) end
+    if #still_active(active_of(handler, key_in(mark)), handler) == 0 then advance(handler, mark, store) end
   end
 end
 

@@ -10,7 +10,7 @@ from redis import Redis
 
 from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
-from receiver.inbox import Declaration, Limit, Outcome, Run, keys
+from receiver.inbox import Declaration, Limit, Outcome, Routes, Run, keys
 from receiver.inbox.model import from_ms, order_for
 from receiver.inbox.queries.handlers import HandlerQueries
 from tests.support.harness import System
@@ -28,7 +28,7 @@ def ordered(system: System) -> System:
     return system
 
 
-def accept(system: System, name: str, resource: str = "7", *, store: str = "north") -> None:
+def delivery(name: str, resource: str = "7", store: str = "north") -> Delivery:
     event = Event(
         id=name,
         store=store,
@@ -37,7 +37,11 @@ def accept(system: System, name: str, resource: str = "7", *, store: str = "nort
         body=b"{}",
         resource_id=resource,
     )
-    system.inbox.accept([Delivery(event, "orders/update")])
+    return Delivery(event, "orders/update")
+
+
+def accept(system: System, name: str, resource: str = "7", *, store: str = "north") -> None:
+    system.inbox.accept([delivery(name, resource, store)])
 
 
 def to_route(system: System, many: int = 9) -> dict[str, Run]:
@@ -186,6 +190,66 @@ def test_a_replayed_run_comes_before_those_that_wait_and_never_beside_one_that_r
     assert ids(claim(ordered, 9)) == ["a", "c"]
 
 
+def test_runs_behind_a_retry_are_not_overtaken_while_their_worker_still_has_them(ordered: System) -> None:
+    """A worker that dies, or is slow, after the retry was written and before it has given the others back."""
+    accept_and_route(ordered, *"abcde")
+    first, *others = claim(ordered, 3)
+    finish(ordered, first, "retry", delay=0.0)
+    ordered.housekeeping.tick()
+    again = claim(ordered, 9)
+    assert ids(again) == ["a"], "not d and e: b and c come before them"
+    for run in others:
+        finish(ordered, run, "release")
+    finish(ordered, again[0], "done")
+    assert ids(claim(ordered, 9)) == list("bcde")
+
+
+@pytest.mark.parametrize(("last", "how"), [("failed", STOPPING), ("retry", BY_RESOURCE)])
+def test_replayed_together_they_run_in_their_order(
+    ordered: System, last: str, how: tuple[str, str, bool | float, str]
+) -> None:
+    """The last one is what its key waits for. It began first, so the state of an older event was written last."""
+    accept_and_route(ordered, *"abc", how=how)
+    for run in claim(ordered, 2):
+        finish(ordered, run, "done")
+    finish(ordered, claim(ordered)[0], last, delay=60.0)
+    ordered.administration.reopen([f"{name}|{PUSH}" for name in "abc"], {})
+    assert ids(claim(ordered, 9)) == list("abc")
+    assert ordered.identity_holds()
+
+
+def test_failures_of_one_moment_are_replayed_in_their_order(ordered: System) -> None:
+    """A group lists those that failed in the same millisecond by their ids."""
+    accept_and_route(ordered, *"cba")
+    failed = [Outcome(run, "failed", {"error": "E: no"}) for run in claim(ordered, 3)]  # type: ignore[arg-type]
+    ordered.inbox.finish(failed)
+    ordered.administration.reopen([f"{name}|{PUSH}" for name in "abc"], {})
+    assert ids(claim(ordered, 9)) == list("cba")
+
+
+def test_a_run_that_begins_because_another_is_dropped_can_be_dropped_in_the_same_call(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b")
+    finish(ordered, claim(ordered)[0], "failed")
+    finish(ordered, claim(ordered)[0], "retry", delay=0.0)
+    ordered.housekeeping.tick()
+    (second,) = claim(ordered)
+    ordered.administration.reopen([f"a|{PUSH}"], {})
+    finish(ordered, second, "release")
+    finish(ordered, claim(ordered)[0], "retry", delay=60.0)
+    assert states(ordered, "a", "b") == ["later", "queued"]
+    assert ordered.administration.drop([f"a|{PUSH}", f"b|{PUSH}"], reason="because") == ["dropped", "dropped"]
+    assert claim(ordered, 9) == []
+    assert not ordered.client.exists(keys.QUARANTINED)
+
+
+def test_a_failure_that_stops_its_key_does_so_when_the_handler_is_changed_to_continue(ordered: System) -> None:
+    accept_and_route(ordered, "a", how=STOPPING)
+    finish(ordered, claim(ordered)[0], "failed")
+    accept_and_route(ordered, "b")
+    ordered.housekeeping.put_back_stranded()
+    assert claim(ordered, 9) == []
+
+
 def test_a_run_from_before_the_order_joins_it_when_it_is_replayed(ordered: System) -> None:
     accept(ordered, "old")
     (event,) = to_route(ordered).values()
@@ -228,6 +292,19 @@ def test_retire_ends_queued_runs_too(ordered: System) -> None:
     assert ordered.ledger.counters().total["failed"] == 5
 
 
+def test_all_runs_of_an_absent_handler_end_although_failures_stop_their_keys(ordered: System) -> None:
+    for turn in "ab":
+        many = (delivery(f"{turn}{number}", str(number)) for number in range(600))  # more than a page of the server
+        ordered.inbox.accept(list(many))
+        route(ordered, *to_route(ordered, 600).values(), how=STOPPING)
+    ordered.client.delete(keys.DECLARED_AT)
+    ordered.client.hset(keys.DECLARED_AT, "@", 9e15)
+    ended, rounds = 0, 0
+    while ended < 1200 and rounds < 200:
+        ended, rounds = ended + len(ordered.housekeeping.end_orphans(absent=60)), rounds + 1
+    assert ended == 1200
+
+
 def test_damaged_keys_of_an_order_heal(ordered: System) -> None:
     accept_and_route(ordered, "a", "b", "c")
     (first,) = claim(ordered)
@@ -239,6 +316,35 @@ def test_damaged_keys_of_an_order_heal(ordered: System) -> None:
     assert ordered.housekeeping.put_back_stranded() == 2
     ordered.housekeeping.put_back_stranded()  # a new walk
     assert ids(claim(ordered, 9)) == ["b", "c"]
+
+
+KNOWN = {("north", "order.updated"): [BY_RESOURCE]}
+
+
+@pytest.mark.parametrize("in_claim", [True, False])
+@pytest.mark.parametrize("name", ["unrouted:north", "heads:north", f"order:{PUSH}", f"queued:{PUSH}:north:order:7"])
+def test_a_damaged_key_costs_no_event(ordered: System, name: str, in_claim: bool) -> None:
+    """Neither accept nor routing, of any event of the store, fails for ever at it, and no event is quarantined."""
+    accept_and_route(ordered, "a", "b")
+    accept(ordered, "c")
+    older = to_route(ordered)
+    ordered.client.delete(keys.PREFIX + name)
+    ordered.client.set(keys.PREFIX + name, "damaged")
+    accept(ordered, "d")
+    if in_claim:
+        routes = Routes(ordered.inbox.declarations().version, KNOWN)
+        ordered.inbox.finish_and_claim((), {"": 9}, capacity=9, limits={}, routes=routes)
+    else:
+        route(ordered, *to_route(ordered).values())
+    route(ordered, *older.values())
+    begun = list[str]()
+    for _ in range(3):
+        while runs := claim(ordered, 9):
+            begun += ids(runs)
+            ordered.inbox.finish([Outcome(run, "done") for run in runs])  # type: ignore[arg-type]
+        ordered.housekeeping.put_back_stranded()
+    assert sorted(begun) == list("abcd")
+    assert all(item.startswith(keys.PREFIX.encode()) for item in ordered.client.hkeys(keys.QUARANTINED))
 
 
 def test_an_event_without_a_value_waits_for_no_other_and_is_counted(ordered: System) -> None:

@@ -23,8 +23,8 @@ MUTANTS = {
         "if left and left ~= '' then return advance(handler, mark, store) end",
     ),
     "a run that is given back goes to the end of its key": (
-        "string.format('%.0f', accepted_at(id)), item_of(id, handler))\n  leave_order(",
-        "'9e15', item_of(id, handler))\n  leave_order(",
+        "add_to_queue(id, handler, mark, accepted_at(id))\n  leave_order(",
+        "add_to_queue(id, handler, mark, 9e15)\n  leave_order(",
     ),
     "the runs that are leased with the first are not active": (
         "if #ids > 1 then set_active(handler, key_in(first.mark), table.concat(ids, ' ')) end",
@@ -40,12 +40,12 @@ MUTANTS = {
         "settle_failure(id, store) end",
     ),
     "an accepted event is not recorded as unrouted": (
-        "if unreadable == '' and has_ordered() then batch('ZADD', P .. 'unrouted:' .. store, accepted, id) end",
+        "if unreadable == '' and has_ordered() then add_to('unrouted:' .. store, accepted, id) end",
         "",
     ),
     "a replayed run begins beside another": (
-        "local is_first = not mark or join_order(id, handler, mark, store)",
-        "local is_first = true",
+        "local handler, mark, store = unpack(one)\n    if (active_of(handler, key_in(mark)) or '') == '' then",
+        "local handler, mark, store = unpack(one)\n    if true then",
     ),
 }
 

@@ -40,16 +40,16 @@ local function fail_waiting(set, state, items, handler, detail, failed)
   end)
 end
 
--- The same for queued runs: of some keys from a position on, at most `most` runs. Returns the next position and how many.
-local function fail_queued(handler, position, most, detail, failed)
-  local page, ended = read_or_set_aside('HSCAN', 'order:' .. handler, position, 'COUNT', 100) or { '0', {} }, 0
-  for at = 1, #page[2], 2 do
-    local queue = 'queued:' .. handler .. ':' .. page[2][at]
+-- The same for the queued runs of some keys, {key, its active runs, ...}; at most `most` runs. Returns how many.
+local function fail_queued(handler, found, most, detail, failed)
+  local ended = 0
+  for at = 1, #found, 2 do
+    local queue = 'queued:' .. handler .. ':' .. found[at]
     local items = ended < most and read_or_set_aside('ZRANGE', queue, 0, most - ended - 1) or {}
     in_slices('ZREM', P .. queue, items)
     ended = ended + fail_waiting(P .. queue, 'queued', items, handler, detail, failed)
   end
-  return page[1], ended
+  return ended
 end
 
 -- Removes a closed event from every key. Its part in the counters stays.

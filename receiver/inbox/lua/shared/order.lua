@@ -33,13 +33,18 @@ local function read_mark(id, handler)
   return type(mark) == 'string' and string.find(mark, '^[cs] ') and mark or nil
 end
 
--- The answer of a reading command. A key of another type is renamed, and the answer is nil.
+-- The answer of a command. A key of another type is renamed, and the answer is nil.
 local function read_or_set_aside(command, name, ...)
   local found = redis.pcall(command, P .. name, ...)
   if type(found) ~= 'table' or not found.err then return found end
   if not is_damage(found.err) then error(found, 0) end
   set_aside(name)
   return nil
+end
+
+-- Adds to a sorted set, to a new one if it had another type: the run that is added must not suffer from that.
+local function add_to(name, ...)
+  if not read_or_set_aside('ZADD', name, ...) then redis.call('ZADD', P .. name, ...) end
 end
 
 local function queue_of(handler, mark) return 'queued:' .. handler .. ':' .. key_in(mark) end
@@ -94,14 +99,14 @@ end
 -- Called when an event was routed, or waits until later because no handler wants it.
 local function note_routed(id, store)
   if not has_ordered() then return end
-  redis.call('ZREM', P .. 'unrouted:' .. store, id)
+  read_or_set_aside('ZREM', 'unrouted:' .. store, id)
   unrouted[store], routed_of[store] = nil, true
 end
 
 -- The first run of a key waits for an event to be routed, or for a damaged lane to be renamed.
 local function wait_for_routing(handler, key, store, accepted)
   set_active(handler, key, '')
-  redis.call('ZADD', P .. 'heads:' .. store, 'LT', accepted, handler .. ' ' .. key)
+  add_to('heads:' .. store, 'LT', accepted, handler .. ' ' .. key)
   redis.call('SADD', P .. 'heads', store)
 end
 
@@ -145,16 +150,19 @@ local function advance(handler, mark, store, front)
   end
 end
 
--- A run that is created or reopened becomes active, or is queued. Returns whether it is active; the caller writes it.
+local function add_to_queue(id, handler, mark, accepted)
+  add_to(queue_of(handler, mark), string.format('%.0f', accepted), item_of(id, handler))
+end
+
+-- A run that is created becomes active, or is queued. Returns whether it is active; the caller writes it.
 local function join_order(id, handler, mark, store)
   local key, accepted = key_in(mark), accepted_at(id)
   local active = active_of(handler, key)
-  if active and active ~= '' and without(active, id) then return true end
   if not active and not has_unrouted_before(store, accepted) then
     set_active(handler, key, id)
     return true
   end
-  redis.call('ZADD', P .. queue_of(handler, mark), string.format('%.0f', accepted), item_of(id, handler))
+  add_to_queue(id, handler, mark, accepted)
   if not active or active == '' then wait_for_routing(handler, key, store, string.format('%.0f', accepted)) end
   return false
 end
@@ -173,19 +181,20 @@ end
 local function queue_again(id, handler, run, mark, store)
   run.state, run.token = 'queued', ''
   write_run(id, handler, run)
-  redis.call('ZADD', P .. queue_of(handler, mark), string.format('%.0f', accepted_at(id)), item_of(id, handler))
+  add_to_queue(id, handler, mark, accepted_at(id))
   leave_order(id, handler, mark, store, true)
 end
 
 -- Whether a ready run may be leased: it is the first active one of its key. If its key has lost that, it is again. If
--- another run is active, this one is queued.
+-- another run is active, this one is queued. Also returns whether it is the only active one: a retry may be ready before its
+-- worker has given back, or lost, those that it had leased with it.
 local function may_lease(id, handler, run, mark, store)
   local key = key_in(mark)
   local active = active_of(handler, key)
-  if active and string.match(active, '^%S+') == id then return true end
+  if active and string.match(active, '^%S+') == id then return true, active == id end
   if not active or active == '' then
     set_active(handler, key, id)
-    return true
+    return true, true
   end
   queue_again(id, handler, run, mark, store)
   return false
