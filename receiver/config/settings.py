@@ -31,6 +31,7 @@ from receiver.config.values import (
     StoreName,
     Url,
     UrlOrPath,
+    as_tuple,
     duration_or,
 )
 
@@ -321,6 +322,17 @@ class HandlerSettings(Section):
     """The name of a `[limits.NAME]` table; "" removes the limit."""
 
 
+class ForwardSettings(HandlerSettings):
+    """`[forward.NAME]`: a handler in the config. Events are sent to `url`, signed anew if there is a `secret`."""
+
+    url: Annotated[Url, Field(min_length=1)]
+    topics: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    stores: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ("*",)
+    secret: SecretStr = SecretStr("")
+    allow_private: PrivateNetworks = False
+    timeout: Annotated[Duration, Field(ge=1)] = 15.0
+
+
 class PluginSettings(BaseModel):
     """`[plugins.NAME]`: overrides for its handlers, and any other keys, which the plugin itself reads."""
 
@@ -348,6 +360,7 @@ class FileSettings(BaseSettings):
     history: HistorySettings = HistorySettings()
     limits: dict[str, LimitSettings] = {}
     plugins: dict[str, PluginSettings] = {}
+    forward: dict[str, ForwardSettings] = {}
     store_defaults: dict[str, Any] = {}
     schemes: dict[str, SchemeSettings] = {}
     stores: dict[StoreName, StoreSettings] = {}

@@ -189,7 +189,7 @@ def _with_timezone(value: datetime) -> datetime:
     return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
-def _as_tuple(value: Any) -> Any:
+def as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
@@ -237,7 +237,7 @@ FieldPath = Annotated[str, AfterValidator(_check_field_path)]
 RecordPath = Annotated[str | tuple[str, ...], PlainValidator(_parse_record_path)]
 HeaderName = Annotated[str, AfterValidator(_check_header_name)]
 HeaderValue = Annotated[str, AfterValidator(_check_header_value)]
-Names = Annotated[tuple[str, ...] | None, BeforeValidator(_as_tuple)]
+Names = Annotated[tuple[str, ...] | None, BeforeValidator(as_tuple)]
 
 
 def duration_or(word: str) -> BeforeValidator:

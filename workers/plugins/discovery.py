@@ -1,4 +1,4 @@
-"""Finds the plugins of a config (entry points, modules and files), loads and validates them, and applies the config.
+"""Finds the plugins of a config (entry points, modules, files, `[forward]`), loads, validates and configures them.
 
 This imports plugin code. So it runs in a child process, in a throw-away process (`validation_process`), or in a command
 that a person started; never in the worker itself.
@@ -23,7 +23,7 @@ from receiver.config.settings import HandlerSettings, PluginSettings
 from receiver.config.values import parse_duration
 from receiver.contract.errors import PluginError
 from receiver.inbox import Declaration
-from workers.plugins import conditions, plugin_settings, validation
+from workers.plugins import conditions, forward, plugin_settings, validation
 from workers.plugins.plugin_code import (
     CHANGED,
     PLUGIN_FILE,
@@ -64,12 +64,12 @@ def load(config: Config, copies: SourceCopies | None = None) -> list[Plugin]:
 
     Files are read from disk, except those that are in `copies`, which then has the others, too.
     """
-    sources = [*_entry_points(config), *_configured(config)]
+    sources = [*_entry_points(config), *_configured(config), *_forwards(config)]
     _search_config_folder(config)
     copies = copies or SourceCopies()
     found: list[Plugin] = []
     for source in sources:
-        found.append(_load(source, copies, sources))
+        found.append(_load(config, source, copies, sources))
         _refuse_modules_of_one_name(sources, copies)
     _refuse_duplicate_plugins(config, found)
     plugins = [replace(plugin, handlers=_configured_handlers(config, plugin)) for plugin in found]
@@ -96,7 +96,7 @@ def load_validated(config: Config, validated: ValidatedCode) -> tuple[list[Plugi
     missing: dict[str, str] = {}
     for one in validated.plugins:
         try:
-            plugin = _load(one.source, copies, sources, digest=one.digest)
+            plugin = _load(config, one.source, copies, sources, digest=one.digest)
             plugins.append(replace(plugin, code=one, handlers=_configured_handlers(config, plugin)))
         except PluginError as error:
             missing[one.name] = error.logged
@@ -132,7 +132,7 @@ def load_one(config: Config, which: str) -> Plugin:
 
 def _with_only(config: Config, which: str) -> Config:
     alone = config.workers.model_copy(update={"plugins": (which,), "installed": False})
-    return config.model_copy(update={"workers": alone})
+    return config.model_copy(update={"workers": alone, "forward": {}})
 
 
 def _configured_handlers(config: Config, plugin: Plugin) -> tuple[Handler, ...]:
@@ -240,6 +240,11 @@ def _configured(config: Config) -> Iterator[PluginSource]:
             yield PluginSource(name, module=name)
 
 
+def _forwards(config: Config) -> Iterator[PluginSource]:
+    if config.forward:
+        yield PluginSource(f"[forward] of {config.path or 'the config'}")
+
+
 def _search_config_folder(config: Config) -> None:
     """Modules are also searched for in the folder of the config, after everything that is installed."""
     folder = str(_base(config).absolute())
@@ -247,11 +252,15 @@ def _search_config_folder(config: Config) -> None:
         sys.path.append(folder)
 
 
-def _load(source: PluginSource, copies: SourceCopies, others: Sequence[PluginSource], *, digest: str = "") -> Plugin:
+def _load(
+    config: Config, source: PluginSource, copies: SourceCopies, others: Sequence[PluginSource], *, digest: str = ""
+) -> Plugin:
     """Load one plugin, only if its code has this digest, if one is given."""
     if source.file:
         return _load_file(source, copies, others)
-    return _load_module(source, digest)
+    if source.module:
+        return _load_module(source, digest)
+    return _plugin(forward.router_of(config), source, forward.digest_of(config))
 
 
 def _load_file(source: PluginSource, copies: SourceCopies, others: Sequence[PluginSource]) -> Plugin:

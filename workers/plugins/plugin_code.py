@@ -33,7 +33,10 @@ CHANGED = "its files have changed since it was validated"
 
 @dataclass(frozen=True)
 class PluginSource:
-    """Where a plugin is found: in a file, or in a module. An entry point names a module, or "module:router"."""
+    """Where a plugin is found: in a file, or in a module. An entry point names a module, or "module:router".
+
+    Without either it is in the config: `[forward.NAME]`.
+    """
 
     origin: str
     """How messages call it."""

@@ -39,6 +39,8 @@ class Handler:
     echo: str = "drop"
     order_by: str | None = None
     on_failure: Literal["continue", "stop"] = "continue"
+    place: tuple[str, int] | None = None
+    """The file and line of a handler that is written in the config."""
 
     @property
     def own_name(self) -> str:
@@ -47,11 +49,11 @@ class Handler:
 
     @property
     def file(self) -> str:
-        return str(getattr(self._code, "co_filename", "?"))
+        return self.place[0] if self.place else str(getattr(self._code, "co_filename", "?"))
 
     @property
     def line(self) -> int:
-        return int(getattr(self._code, "co_firstlineno", 0))
+        return self.place[1] if self.place else int(getattr(self._code, "co_firstlineno", 0))
 
     @property
     def module(self) -> str:
@@ -126,7 +128,7 @@ class Router:
         """
 
         def register(function: F) -> F:
-            self._own.append(
+            self.add(
                 Handler(
                     name=name or str(getattr(function, "__name__", type(function).__name__)),
                     function=function,
@@ -146,6 +148,10 @@ class Router:
             return function
 
         return register
+
+    def add(self, handler: Handler) -> None:
+        """Register a handler that is complete."""
+        self._own.append(handler)
 
     def startup(self, function: S) -> S:
         """Call the function with the plugin's settings, once in each child process, before the first run.

@@ -66,7 +66,9 @@ class Redirected(ForeignOrigin):
 
 
 class ResponseTooLarge(Blocked):
-    pass
+    def __init__(self, reason: str, *, status: int) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class Unreachable(ApiError):

@@ -95,7 +95,7 @@ class GuardedBackend(httpcore2.NetworkBackend):
         safe = [address for address in found if may_connect(address, self._allow_private)]
         if found and not safe:
             raise UnsafeAddress(
-                f"{host} resolves to the private address {found[0]}, and nothing was sent; if the store is there, set "
+                f"{host} resolves to the private address {found[0]}, and nothing was sent; if that is correct, set "
                 f'allow_private = ["{found[0]}/{128 if ":" in found[0] else 32}"] for it'
             )
         return safe

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import httpcore2
@@ -54,14 +55,14 @@ class HttpSession:
         connection_pool(self.allow_private)
 
     def send(
-        self, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None = None, until: float
+        self, method: str, url: str, *, headers: Mapping[str, str | bytes], content: bytes | None = None, until: float
     ) -> HttpResponse:
         """Send once; return the response. Raises Blocked or Unreachable."""
         check_url(url, self.allow_private)
         token = deadline.set(until)
         try:
             with connection_pool(self.allow_private).stream(
-                method, url, headers=dict(headers), content=content
+                method, url, headers=dict[Any, Any](headers), content=content
             ) as response:
                 _refuse_redirect(response)
                 return HttpResponse(response.status_code, response.headers, self._read(response))
@@ -78,12 +79,14 @@ class HttpSession:
         """The body. Reading stops as soon as it is too large; a Content-Length above the limit is not read at all."""
         length = response.headers.get("content-length", "")
         if length.isascii() and length.isdigit() and int(length) > self.max_response:
-            raise ResponseTooLarge(f"the response has {int(length):,} bytes; the limit is {self.max_response:,}")
+            why = f"the response has {int(length):,} bytes; the limit is {self.max_response:,}"
+            raise ResponseTooLarge(why, status=response.status_code)
         parts, size = [], 0
         for part in response.iter_bytes():
             size += len(part)
             if size > self.max_response:
-                raise ResponseTooLarge(f"the response is larger than the limit of {self.max_response:,} bytes")
+                why = f"the response is larger than the limit of {self.max_response:,} bytes"
+                raise ResponseTooLarge(why, status=response.status_code)
             parts.append(part)
         return b"".join(parts)
 
