@@ -13,7 +13,18 @@ from tests.support.programs import ROOT
 from tests.workers.testing.test_kit import run_pytest
 
 PAGES = sorted((ROOT / "docs/how-to").glob("*.md"))
-TOPICS = {"idempotency", "slow-targets", "order", "echoes", "money", "time-zones", "testing", "packaging", "upgrading"}
+TOPICS = {
+    "idempotency",
+    "slow-targets",
+    "order",
+    "forward",
+    "echoes",
+    "money",
+    "time-zones",
+    "testing",
+    "packaging",
+    "upgrading",
+}
 _FILE = re.compile(r"# ([\w/.-]+\.(?:py|toml))\n")
 
 

@@ -33,6 +33,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "web": ("run", "Run the receiver: the public HTTP endpoint."),
         "worker": ("run", "Run the workers and their housekeeper."),
         "sandbox": ("sandbox", "Run a sandbox store: an API, a shopper, signed webhooks."),
+        "listen": ("listen", "Send new events to a local program, until Ctrl-C."),
         "init": ("init", "Write config.toml and plugins/hello.py in this folder."),
         "new-plugin": ("new_plugin", "Write a plugin package with tests into a new folder."),
     },

@@ -260,7 +260,7 @@ def _load(
         return _load_file(source, copies, others)
     if source.module:
         return _load_module(source, digest)
-    return _plugin(forward.router_of(config), source, forward.digest_of(config))
+    return _plugin(forward.ForwardRouter(config), source, forward.digest_of(config))
 
 
 def _load_file(source: PluginSource, copies: SourceCopies, others: Sequence[PluginSource]) -> Plugin:

@@ -48,26 +48,28 @@ _NOT_SENT = frozenset(
 """Headers of the connection that a delivery came by."""
 
 
-def router_of(config: Config) -> Router:
-    """The plugin `forward`, with a handler for each `[forward.NAME]`. PluginError names an invalid one."""
-    router = Router(NAME)
-    for name, given in config.forward.items():
-        _refuse_unsafe(config, name, given)
-        place = config.place(NAME, name)
-        router.add(
-            Handler(
-                name=name,
-                function=_handler_function(given),
-                topics=given.topics,
-                stores=given.stores,
-                retries=given.retries,
-                timeout=given.timeout,
-                limit=given.limit or None,
-                echo="run",  # it makes no writes that an event could be the echo of
-                place=(place.source, place.line) if place else ("the config", 0),
-            )
-        )
-    return router
+class ForwardRouter(Router):
+    """The plugin `forward`: a handler for each `[forward.NAME]`. PluginError names an invalid one."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(NAME)
+        self._own += [_handler(config, name, given) for name, given in config.forward.items()]
+
+
+def _handler(config: Config, name: str, given: ForwardSettings) -> Handler:
+    _refuse_unsafe(config, name, given)
+    place = config.place(NAME, name)
+    return Handler(
+        name=name,
+        function=_handler_function(given),
+        topics=given.topics,
+        stores=given.stores,
+        retries=given.retries,
+        timeout=given.timeout,
+        limit=given.limit or None,
+        echo="run",  # it makes no writes that an event could be the echo of
+        place=(place.source, place.line) if place else ("the config", 0),
+    )
 
 
 def digest_of(config: Config) -> str:
@@ -77,7 +79,8 @@ def digest_of(config: Config) -> str:
 
 def _refuse_unsafe(config: Config, name: str, given: ForwardSettings) -> None:
     def refuse(key: str, why: str) -> None:
-        raise PluginError(f"{config.place(NAME, name, key)}: forward.{name}.{key} {why}")
+        where = config.place(NAME, name, key) or config.path or "config"
+        raise PluginError(f"{where}: forward.{name}.{key} {why}")
 
     parts, own = urlsplit(given.url), urlsplit(config.receiver.public_url)
     if "@" in parts.netloc:

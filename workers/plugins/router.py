@@ -128,7 +128,7 @@ class Router:
         """
 
         def register(function: F) -> F:
-            self.add(
+            self._own.append(
                 Handler(
                     name=name or str(getattr(function, "__name__", type(function).__name__)),
                     function=function,
@@ -148,10 +148,6 @@ class Router:
             return function
 
         return register
-
-    def add(self, handler: Handler) -> None:
-        """Register a handler that is complete."""
-        self._own.append(handler)
 
     def startup(self, function: S) -> S:
         """Call the function with the plugin's settings, once in each child process, before the first run.

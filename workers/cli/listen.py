@@ -1,0 +1,125 @@
+"""listen: send new events to a local program while the command runs. The inbox is not changed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import click
+from pydantic import SecretStr, ValidationError
+
+from receiver.config import Config
+from receiver.config.settings import ForwardSettings
+from receiver.contract.errors import ConfigError
+from receiver.contract.event import Event
+from receiver.contract.topics import PROBE, matches
+from receiver.inbox import EventQueries
+from receiver.inbox.outcomes import Ending
+from receiver.inbox.queries.damage import DamagedRecord
+from receiver.inbox.redis.connecting import server_ms
+from workers.cli import output
+from workers.cli.options import Command, choose_store, connect_server, load_config
+from workers.formatting import counted
+from workers.operations.local_run import LocalRun
+
+POLL_EVERY = 0.2
+RETRY_EVERY = 1.0
+OVERLAP = timedelta(seconds=2)
+"""Events of this time before the last look are read again: two receivers may store theirs in another order."""
+NAME = "listen"
+
+
+@click.command(cls=Command)
+@click.option("--forward", "url", required=True, metavar="URL", help="Where to send them: http://127.0.0.1:3000/hook.")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic, such as order.*; repeatable.")
+@click.option("--store", metavar="NAME", help="Only events of this store.")
+@click.option(
+    "--secret", default="", metavar="SECRET", help="Sign them by Standard Webhooks with this secret, whsec_..."
+)
+def listen(url: str, topics: tuple[str, ...], store: str | None, secret: str) -> None:
+    """Send new events to a local program, until Ctrl-C.
+
+    They are sent as [forward.NAME] sends them, in order. One that is not accepted yet is sent again every second.
+    Handlers run as usual, and nothing of this is stored.
+    """
+    config = load_config()
+    stores = (choose_store(config, store),) if store else ("*",)
+    try:
+        given = ForwardSettings(
+            url=url, topics=topics or ("*",), stores=stores, secret=SecretStr(secret), allow_private=True
+        )
+    except ValidationError:
+        raise ConfigError("--forward is not a URL; write --forward http://127.0.0.1:3000/hook") from None
+    run = LocalRun(_with_only(config, given), f"forward.{NAME}", record=False)
+    arrivals = Arrivals(EventQueries(connect_server(config)), given)
+    output.echo(f"new events are sent to {url}; Ctrl-C ends it")
+    sent = 0
+    try:
+        while True:
+            for event in arrivals.new():
+                _send(run, event)
+                sent += 1
+            time.sleep(POLL_EVERY)
+    except KeyboardInterrupt:
+        output.echo(f"\nstopped; {counted(sent, 'event')} sent")
+    finally:
+        run.close()
+
+
+def _with_only(config: Config, given: ForwardSettings) -> Config:
+    """The config with this forward as its only handler."""
+    workers = config.workers.model_copy(update={"plugins": (), "installed": False})
+    return config.model_copy(update={"workers": workers, "forward": {NAME: given}})
+
+
+def _send(run: LocalRun, event: Event) -> None:
+    """Send one event until it is accepted or refused for good, with a line for each new answer."""
+    said = ""
+    while True:
+        result = run.run(event)
+        if result.message != said:
+            said = result.message
+            line = f"{event.store}  {event.topic}  {event.id}  "
+            when = output.text(f"{datetime.now():%H:%M:%S}  ", "dim")
+            output.line(when, line, output.state(result.ending), f"  {result.ms:.0f} ms  {said}", indent=10)
+        if result.ending not in (Ending.RETRY, Ending.BUSY):
+            return
+        time.sleep(RETRY_EVERY)
+
+
+class Arrivals:
+    """The events that are accepted from now on, each once, in order."""
+
+    def __init__(self, queries: EventQueries, wanted: ForwardSettings) -> None:
+        self._queries = queries
+        self._wanted = wanted
+        self._since = self._now()
+        self._seen: set[str] = set()
+
+    def new(self) -> Iterator[Event]:
+        """Those since the last call."""
+        now = self._now()
+        found = self._queries.events(since=self._since, limit=sys.maxsize)
+        before, self._seen = self._seen, {one.id for one in found}
+        self._since = max(self._since, now - OVERLAP)
+        for one in reversed(found):
+            if one.id not in before and one.topic != PROBE and self._is_wanted(one.store, one.topic):
+                event = self._read(one.id)
+                if event is not None:
+                    yield event
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(server_ms(self._queries.client) / 1000, UTC)
+
+    def _is_wanted(self, store: str, topic: str) -> bool:
+        if not topic or not any(matches(pattern, store) for pattern in self._wanted.stores):
+            return False
+        return any(matches(pattern, topic) for pattern in self._wanted.topics)
+
+    def _read(self, event_id: str) -> Event | None:
+        try:
+            return self._queries.as_event(event_id)
+        except DamagedRecord:
+            return None
