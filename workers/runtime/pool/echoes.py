@@ -47,10 +47,10 @@ class Echoes:
 
     def examine(self, runs: Sequence[Run]) -> None:
         """Ask once for a batch whether any of its resources was written to. If not, its runs need no question: their
-        events have arrived, so none is the echo of a write that begins later."""
+        events have arrived, so none is the echo of a write that begins later. Without base_url there are no writes."""
         self._any_written = False
         with suppress(RedisError):  # without an answer they are run
-            asked = [run for run in runs if _may_be_echo(run)]
+            asked = [run for run in runs if _may_be_echo(run) and self._has_api(run.event.store)]
             new = [_resource(run, _kind(run.event), "") for run in asked if run.event.topic.endswith(".created")]
             self._any_written = self._writes.any_of([*map(_own_resource, asked), *new])
 
@@ -127,6 +127,9 @@ class Echoes:
         own = [one for one in self._handlers.values() if _plugin(one.name) == _plugin(run.handler)]
         topics = (topic for one in own for topic in one.topics)
         return any(matches(topic.partition(".")[0], kind) for topic in topics)
+
+    def _has_api(self, store: str) -> bool:
+        return store in self._config.stores and bool(self._config.stores[store].base_url)
 
     def _volatile(self, store: str) -> tuple[str, ...]:
         settings = self._config.stores.get(store)

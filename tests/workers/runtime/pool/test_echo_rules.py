@@ -15,7 +15,7 @@ from receiver.inbox import Run, connect, keys
 from receiver.inbox.model import StoredEvent
 from receiver.inbox.outcomes import Ending
 from tests.support.harness import System, free_port
-from tests.workers.runtime.pool.test_echo_interleavings import ACCEPT, set_label
+from tests.workers.runtime.pool.test_echo_interleavings import ACCEPT, set_label, with_api
 from workers.plugins.router import Handler
 from workers.runtime.pool.echoes import Echoes
 from workers.storeapi.writes import Write
@@ -27,7 +27,7 @@ HANDLERS = [Handler("shop.name", set_label, ("product.*",)), Handler("audit.note
 
 @pytest.fixture
 def config(system: System) -> Config:
-    return system.config
+    return with_api(system.config)
 
 
 class ChildProcess:
@@ -139,3 +139,14 @@ def test_without_redis_writes_are_made_and_events_are_run(config: Config, unreac
     assert child.judge(child.run(MUG)) is None
     child.write(BLUE, name="Blue mug")
     assert child.judge(child.run(BLUE)) is None
+
+
+def test_redis_is_not_asked_about_a_store_without_an_api(system: System, config: Config, redis: Redis) -> None:
+    def questions(of: Config) -> int:
+        child = ChildProcess(of, redis)
+        redis.config_resetstat()
+        child.judge(child.run(MUG))
+        return int(redis.info("commandstats").get("cmdstat_exists", {"calls": 0})["calls"])
+
+    assert questions(config) == 1
+    assert questions(system.config) == 0
