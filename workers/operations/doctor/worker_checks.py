@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from receiver.contract.diagnosis.terminal_text import harmless
+from receiver.contract.stored_headers import NEVER_STORED
 from receiver.contract.topics import matches
 from receiver.inbox import Declaration, keys
 from receiver.inbox.own_writes import MAX_DEPTH, SuspectedLoop
@@ -44,7 +45,12 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
         text = "no plugin is loaded: events are stored and not handled"
         yield warn("handlers", text, fix=f"set [workers] plugins ({place})")
         return
-    problems = [*_unknown_stores(facts), *_topics_never_sent(facts), *_version_mismatches(facts)]
+    problems = [
+        *_unknown_stores(facts),
+        *_topics_never_sent(facts),
+        *_version_mismatches(facts),
+        *_unverifiable_forwards(facts),
+    ]
     if not any(problem.level == "fail" for problem in [*absent, *problems]):
         names = {handler.details["plugin"] for handler in plugins.handlers}
         yield ok("handlers", f"{counted(len(plugins.handlers), 'handler')} of {some(sorted(names))}, loaded and valid")
@@ -83,6 +89,20 @@ def _unknown_stores(facts: Facts) -> Iterator[Finding]:
                     f"{handler.handler} is for the store {pattern}, which is not configured",
                     f"configured stores: {some(sorted(facts.config.stores))}",
                     fix=f"correct stores= in {source_place(handler)}",
+                )
+
+
+def _unverifiable_forwards(facts: Facts) -> Iterator[Finding]:
+    """Forwards without a secret of events whose own signature cannot be verified again."""
+    for name, forward in facts.config.forward.items():
+        for store in facts.config.known_stores.values() if not forward.secret else ():
+            missing = sorted(NEVER_STORED & store.scheme.reads)
+            why = f"its scheme reads {', '.join(missing)}, which is not stored" if missing else ""
+            why = why or ("it signs whole batches" if store.scheme.batch else "")
+            if why and any(matches(pattern, store.name) for pattern in forward.stores):
+                text = f"forward.{name} sends events of {store.name} that its target cannot verify: {why}"
+                yield warn(
+                    "handlers", text, fix=f"set secret in [forward.{name}] ({facts.config.place('forward', name)})"
                 )
 
 

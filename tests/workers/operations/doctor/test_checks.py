@@ -545,6 +545,32 @@ def test_plugins_that_take_longer_than_doctor_waits_are_a_warning(facts: Facts) 
     )
 
 
+@pytest.mark.parametrize(
+    ("scheme", "why"),
+    [
+        ('headers = ["authorization"]', "its scheme reads authorization, which is not stored"),
+        ('headers = ["x-signature"]\nbatch = "json:events"', "it signs whole batches"),
+        ('headers = ["x-signature"]', ""),
+    ],
+)
+def test_a_forward_without_a_secret_of_events_that_cannot_be_verified_again_is_a_warning(
+    facts: Facts, tmp_path: Path, scheme: str, why: str
+) -> None:
+    east = (
+        f'[schemes.own]\n{scheme}\nsigned = "{{body}}"\n[stores.east]\nscheme = "own"\nsigning_secrets = ["secret"]\n'
+    )
+    text = CONFIG + east + '[forward.crm]\nurl = "https://crm.example"\ntopics = "*"\n'
+    path = tmp_path / "config.toml"
+    for secret in ("", 'secret = "whsec_c2VjcmV0IG9mIHRoZSBmb3J3YXJkIQ=="\n'):
+        path.write_text(text + secret)
+        found = as_lines(worker_checks.check_handlers(replace(facts, config=load(path, {}))))
+        warning = (
+            f"warn handlers: forward.crm sends events of east that its target cannot verify: {why} -> set secret in "
+        )
+        lines = [line for line in found if "forward.crm" in line]
+        assert lines == ([] if secret or not why else [f"{warning}[forward.crm] ({path}:{lines[0].rpartition(':')[2]}"])
+
+
 def test_a_known_topic_that_was_not_sent_yet_is_a_warning(facts: Facts) -> None:
     handler = replace(HANDLER, topics=("order.paid", "product.*"))
     changed = with_inbox(facts, topic_names=sent(product_updated=1), workers=())
