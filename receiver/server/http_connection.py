@@ -244,8 +244,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        """Read no more. What has arrived and is not read would be work for no one."""
+        """Read and serve no more. What has arrived would be work for no one, and no limit would count it any more."""
         self._closing, self._unread, self._reader = True, b"", RequestReader(0)
+        if self.state == "complete":
+            self._request = None
         self._others.all.discard(self)
         self._transport.abort()
 

@@ -105,6 +105,20 @@ def test_a_connection_that_is_lost_is_not_read_any_more() -> None:
     loop.close()
 
 
+def test_a_request_that_waits_to_be_served_is_dropped_with_its_connection() -> None:
+    """Large bodies of senders that reset their connections filled the memory, and kept others waiting."""
+    loop, served = asyncio.new_event_loop(), Mock()
+    connections = OpenConnections(Turns(loop), served, max_body=1_000_000, read_seconds=10)
+    lost = arriving(connections, request(body=b"x" * 20_000))
+    while lost.state != "complete":
+        lost._step()
+    assert lost.held_bytes >= 20_000
+    lost.connection_lost(None)
+    lost._step()
+    loop.close()
+    assert (lost.held_bytes, served.called) == (0, False)
+
+
 def test_a_request_that_waits_for_its_turn_is_arriving_and_gets_an_answer_at_its_deadline() -> None:
     loop = asyncio.new_event_loop()
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
