@@ -261,6 +261,7 @@ class SourcesSettings(Section):
     resource_id: tuple[str, ...] | None = None
     data: tuple[str, ...] | None = None
     occurred: tuple[str, ...] | None = None
+    sequence: tuple[str, ...] | None = None
     store: tuple[str, ...] | None = None
 
 

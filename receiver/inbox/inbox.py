@@ -246,7 +246,7 @@ def _finish_call(outcomes: Iterable[Outcome]) -> ScriptCall:
     parts: list[Argument] = []
     for one in outcomes:
         detail = orjson.dumps(one.detail if isinstance(one.detail, dict) else dict(one.detail))
-        parts += (one.run.item, one.run.token, one.kind, detail, int(one.delay * 1000))
+        parts += (one.run.item, one.run.token, one.kind, detail, one.settles or int(one.delay * 1000))
     return ScriptCall("finish", parts)
 
 

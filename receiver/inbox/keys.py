@@ -88,6 +88,9 @@ Plugins
                     hash    A plugin's writes to a resource: name -> "begun ended closed action digest sent echo
                             follower by", times in us; see lua/own_writes.lua. hops: when events followed them (ms).
                             Expires.
+    newest:{handler}|{store}|{kind}|{id}
+                    string  The newest event of a resource that a handler with stale="skip" has settled: "s" and its
+                            sequence, or "t" and its time (us), and its id. Expires.
     writes          zset    The resources of these by time of the last write (ms). Limited; expires.
     loops           zset    Those with a suspected loop, by when a run was last delayed (ms). Limited; expires.
 
@@ -153,6 +156,7 @@ BODY = PREFIX + "b:"
 ONCE = PREFIX + "o:"
 STATE = PREFIX + "st:"
 WRITTEN = PREFIX + "written:"
+NEWEST = PREFIX + "newest:"
 LOOPS = PREFIX + "loops"
 READY = PREFIX + "ready:"
 LANES = PREFIX + "lanes"

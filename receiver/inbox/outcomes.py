@@ -29,7 +29,8 @@ class Ending(StrEnum):
     DONE = "done"
     """The handler returned."""
     DROPPED = "dropped"
-    """The handler raised Drop, its `when=` condition was false, or the event is the echo of the plugin's own write."""
+    """The handler raised Drop, its `when=` condition was false, or the event is stale or the echo of the plugin's own
+    write."""
     FAILED = "failed"
     """The handler raised Fail."""
     RETRY = "retry"
@@ -39,7 +40,8 @@ class Ending(StrEnum):
     BUSY = "busy"
     """The handler raised Busy."""
     WAIT = "wait"
-    """Another run is performing the same `ctx.once` effect, or the plugin's own writes delay the run."""
+    """Another run is performing the same `ctx.once` effect, the plugin's own writes delay the run, or it waits
+    for the number before its own."""
     ABSENT = "absent"
     """The child process has no such handler."""
     LOST = "lost"
@@ -85,6 +87,8 @@ class Outcome:
     kind: OutcomeKind
     detail: Mapping[str, Any] = field(default_factory=dict)
     delay: float = 0.0
+    settles: str = ""
+    """Of a run that may be the newest of its resource that its handler has settled; see finish.lua."""
 
 
 _KIND_OF = {

@@ -43,8 +43,8 @@ class HandlerExplanation:
     handler: str
     called: bool
     reason: str
-    """One of: called, running, skipped, echo, dropped, retrying, failed, delayed, loop, paused, limit, absent, queued,
-    waiting, unreadable, probe, not-routed, not-loaded, topic, store, added-later."""
+    """One of: called, running, skipped, echo, stale, dropped, retrying, failed, delayed, loop, gap, paused, limit,
+    absent, queued, waiting, unreadable, probe, not-routed, not-loaded, topic, store, added-later."""
     why: str
     fix: str = ""
 
@@ -81,7 +81,18 @@ def _dropped(run: RunRecord, result: str) -> HandlerExplanation:
         return HandlerExplanation(run.handler, False, "skipped", why)
     if run.reason == "echo":
         return HandlerExplanation(run.handler, False, "echo", f'{run.result}; with echo="run" it is called')
+    if run.reason == "stale":
+        return HandlerExplanation(run.handler, False, "stale", f'{run.result}; with stale="run" it is called')
     return HandlerExplanation(run.handler, True, RunStatus.DROPPED, f"dropped{result}")
+
+
+_NOT_CALLED = {
+    "loop": ("loop", "storehooks doctor"),
+    "own-write": (RunStatus.WAITING, ""),
+    "gap": ("gap", ""),
+    "stale": (RunStatus.WAITING, ""),
+}
+"""Why a run waits without a call -> the reason that is shown, and the fix."""
 
 
 def _waiting(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
@@ -92,8 +103,8 @@ def _waiting(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
         if run.attempts:
             why = f"attempt {run.attempts} failed: {run.error}; the next is due {when}"
             return HandlerExplanation(run.handler, True, "retrying", why)
-        if run.reason in ("loop", "own-write"):
-            reason, fix = ("loop", "storehooks doctor") if run.reason == "loop" else (RunStatus.WAITING, "")
+        if run.reason in _NOT_CALLED:
+            reason, fix = _NOT_CALLED[run.reason]
             return HandlerExplanation(run.handler, False, reason, f"{run.error}; due {when}", fix)
         if run.error:  # it was called, and no attempt was counted
             return HandlerExplanation(run.handler, True, RunStatus.WAITING, f"{run.error}; the next call is due {when}")

@@ -39,6 +39,8 @@ class Handler:
     echo: str = "drop"
     order_by: str | None = None
     on_failure: Literal["continue", "stop"] = "continue"
+    stale: Literal["run", "skip"] = "run"
+    wait_for_gap: float | str = 0.0
     place: tuple[str, int] | None = None
     """The file and line of a handler that is written in the config."""
 
@@ -101,6 +103,8 @@ class Router:
         echo: Literal["drop", "run"] = "drop",
         order_by: str | None = None,
         on_failure: Literal["continue", "stop"] = "continue",
+        stale: Literal["run", "skip"] = "run",
+        wait_for_gap: float | str = 0.0,
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Register a handler: the function is called with (event, ctx) for each event of these topics.
@@ -124,6 +128,10 @@ class Router:
                  into the data, such as "data.customer_id". Other keys run in parallel
         on_failure  what an ordered run that has failed for good does to its key: "continue" lets the next one run,
                  "stop" waits until the failure is replayed or dropped
+        stale    whether the handler is called for an event that is older than one of the same resource that it has
+                 settled: "run", or "skip" (not called)
+        wait_for_gap  with stale="skip": how long after its arrival an event waits for the one with the number before
+                 its own, by the `sequence` of the store's scheme: seconds, or "30s", "5m"
         name     the handler's name, if it should not be the function's: it stays the same when the function is renamed
         """
 
@@ -143,6 +151,8 @@ class Router:
                     echo=echo,
                     order_by=order_by,
                     on_failure=on_failure,
+                    stale=stale,
+                    wait_for_gap=wait_for_gap,
                 )
             )
             return function

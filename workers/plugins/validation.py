@@ -112,6 +112,7 @@ def _wrong_options(handler: Handler) -> Iterator[str]:
     if handler.echo not in ("drop", "run"):
         yield f'has echo={handler.echo!r}; write echo="drop" (the default) or echo="run"'
     yield from _wrong_order(handler)
+    yield from _wrong_late_arrivals(handler)
 
 
 def _wrong_order(handler: Handler) -> Iterator[str]:
@@ -122,6 +123,24 @@ def _wrong_order(handler: Handler) -> Iterator[str]:
         yield f'has on_failure={policy!r}; write "continue" or "stop"'
     elif policy == "stop" and by is None:
         yield 'has on_failure="stop" without order_by=; write order_by="resource" too, or leave it out'
+
+
+def _wrong_late_arrivals(handler: Handler) -> Iterator[str]:
+    gap = handler.wait_for_gap
+    if handler.stale not in ("run", "skip"):
+        yield f'has stale={handler.stale!r}; write stale="run" (the default) or stale="skip"'
+    try:
+        waits = parse_duration(gap) > 0
+    except ValueError:
+        yield f'has wait_for_gap={gap!r}, which is not a duration; write wait_for_gap=30 or wait_for_gap="30s"'
+        return
+    if waits and handler.stale != "skip":
+        yield 'has wait_for_gap= without stale="skip"; write both, or leave it out'
+    if waits and handler.order_by is not None:
+        yield (
+            "has wait_for_gap= and order_by=; the order of acceptance would hold the missing event back, so leave "
+            "order_by= out: events then run by their sequence"
+        )
 
 
 def _wrong_numbers(handler: Handler) -> Iterator[str]:

@@ -37,6 +37,7 @@ class Sources:
     resource_id: tuple[str, ...] = ("json:data.id", "json:id")
     data: tuple[str, ...] = ("json:data", "body")
     occurred: tuple[str, ...] = ("json:timestamp",)
+    sequence: tuple[str, ...] = ()
     store: tuple[str, ...] = ()
 
     @cached_property

@@ -4,6 +4,8 @@
 --       outcome: done dropped failed; retry (an attempt, due after the delay); release (no attempt, ready at once);
 --       busy (no attempt, ready at once, and the handler's limit is busy for all workers until the delay is over);
 --       wait (no attempt, due after the delay, and no limit is affected)
+--       In place of the delay, done and dropped may have the event's place among those of its resource: "s" and its
+--       sequence, or "t" and its time (us), a space, and for how long that is kept (ms)
 -- returns for each run "ok" or "stale" (the token does not match and nothing was changed, or the record is damaged and
 --       was quarantined)
 local published -- the outcomes for the journal
@@ -40,6 +42,18 @@ local function release(id, handler, run, outcome, detail, delay, mark, store)
   wake(run.queue)
 end
 
+-- Keeps the newest event of a resource that a handler has settled. The numbers are compared as text: they may be long.
+local function note_newest(id, handler, about, settles)
+  local kind, number, keep = string.match(settles, '^(%a)(%d+) (%d+)$')
+  if not kind then return end
+  local key = P .. 'newest:' .. handler .. '|' .. about[2] .. '|' .. string.match(about[3] or '', '^[^.]*') .. '|' ..
+    (about[4] or '')
+  local found = redis.pcall('GET', key)
+  local known = type(found) == 'string' and string.match(found, '^' .. kind .. '(%d+) ')
+  if known and (#number < #known or (#number == #known and number < known)) then return end
+  redis.call('SET', key, kind .. number .. ' ' .. id, 'PX', keep)
+end
+
 local function write_end(item, id, handler, run, about, outcome, detail, delay)
   local store, mark = about[2], about[7]
   if not store then error('its record names no store', 0) end
@@ -58,6 +72,7 @@ local function write_end(item, id, handler, run, about, outcome, detail, delay)
     run.state = outcome
     end_without_failure(id, handler, run, detail, store, tonumber(about[5] or 1) - 1, tonumber(about[6] or 0))
     if mark then leave_order(id, handler, mark, store) end
+    if delay ~= '0' then note_newest(id, handler, about, delay) end
   end
   published[#published + 1] = { item, outcome, store, about[3], about[4], detail }
 end

@@ -87,8 +87,8 @@ class RunRecord:
     error: str | None
     due_at: datetime | None
     reason: str | None = None
-    """Why it ended without a call, or without the handler's error: skipped, echo, lost-worker, no-such-handler,
-    no-body. Why it waits without a call: loop, own-write."""
+    """Why it ended without a call, or without the handler's error: skipped, echo, stale, lost-worker,
+    no-such-handler, no-body. Why it waits without a call: loop, own-write, gap."""
     order: OrderPlace | None = None
     """None without `order_by`."""
 

@@ -94,6 +94,19 @@ MORE = {
         on("'*', order_by='store', on_failure='wait'"), "shop.py:3", "has on_failure='wait'", '"continue" or "stop"'
     ),
     "on_failure without order": Broken(on("'*', on_failure='stop'"), "shop.py:3", "without order_by=", "leave it out"),
+    "unknown stale": Broken(on("'*', stale='drop'"), "shop.py:3", "has stale='drop'", 'stale="skip"'),
+    "a gap without stale": Broken(
+        on("'*', wait_for_gap='30s'"), "shop.py:3", 'has wait_for_gap= without stale="skip"', "write both"
+    ),
+    "a gap in an order": Broken(
+        on("'*', stale='skip', wait_for_gap=30, order_by='resource'"),
+        "shop.py:3",
+        "and order_by=",
+        "leave order_by= out",
+    ),
+    "a gap of no duration": Broken(
+        on("'*', stale='skip', wait_for_gap='soon'"), "shop.py:3", "has wait_for_gap='soon'", 'wait_for_gap="30s"'
+    ),
     "startup without settings": Broken(
         HEAD + "@router.startup\ndef go():\n    pass\n", "shop.py:3", "must take one argument", "def go(settings)"
     ),

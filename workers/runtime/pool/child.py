@@ -36,6 +36,7 @@ from workers.plugins.router import FailedFunction, Handler, Router
 from workers.runtime.pool.child_handle import pack_message, pack_result, read_runs
 from workers.runtime.pool.echoes import Echoes
 from workers.runtime.pool.error_details import describe_error, shorten, text_of
+from workers.runtime.pool.late_arrivals import LateArrivals
 from workers.runtime.pool.lease_guard import LeaseGuard, SharedLease
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def serve(
         while (received := read_runs(stream)) is not None:
             batch, runs = received
             executor.echoes.examine(runs)
+            executor.late_arrivals.begin_batch()
             unfinished = set[str]()
             for run in runs:
                 if not reader.take(batch):
@@ -153,6 +155,7 @@ class RunExecutor:
         self._stopped = stopped
         self._redis = connect_to(config.redis, timeout=EFFECT_SECONDS)
         self.echoes = Echoes(config, self._redis, [handler for one in plugins for handler in one.handlers])
+        self.late_arrivals = LateArrivals(config, self._redis)
         self._clients: dict[str, Client] = {}
         self._plugins: list[LoadedPlugin] = []
         self._handlers: dict[str, LoadedHandler] = {}
@@ -191,7 +194,7 @@ class RunExecutor:
         try:
             with _time_limit(loaded.timeout):
                 unmet = conditions.unmet_condition(handler.when, event)
-                ended = _skipped(unmet) if unmet else self.echoes.judge(run, event)
+                ended = _skipped(unmet) if unmet else self._judge(run, event, handler)
                 if ended is None:
                     self._start(plugin)
                     context = self._context(run, event, plugin, loaded.timeout)
@@ -201,8 +204,15 @@ class RunExecutor:
             result = _result_of_error(error, run, plugin.packages)
         else:
             result = ended or RunResult(Ending.DONE, {"result": _storable(returned)})
+        if handler.stale == "skip":
+            self.late_arrivals.note_settled(run, event, result)
         result.detail["version"] = plugin.version
         return result
+
+    def _judge(self, run: Run, event: Event, handler: Handler) -> RunResult | None:
+        """How a run ends because of other events of its resource; None if the handler is to be called."""
+        late = self.late_arrivals.judge(run, event, handler) if handler.stale == "skip" else None
+        return late or self.echoes.judge(run, event)
 
     def failed_call(self, run: Run, result: RunResult) -> Callable[[], None] | None:
         """The call of the plugin's `@router.failed` function, if this result is a failure for good."""

@@ -34,7 +34,7 @@ def outcome_of(run: Run, result: RunResult, declared: Declaration) -> Outcome:
         case OutcomeKind.RELEASE:
             return Outcome(run, kind)
         case _:
-            return Outcome(run, kind, detail)
+            return Outcome(run, kind, detail, settles=detail.pop("settles", ""))
 
 
 def _delay_before_retry(run: Run, result: RunResult, retries: Retries) -> float:

@@ -184,6 +184,7 @@ def wrap_plugin(control: Control) -> Router:
             timeout=handler.timeout,
             order_by=handler.order_by,
             on_failure=handler.on_failure,
+            stale=handler.stale,
             name=handler.own_name,
         )(wrap_handler(handler, control))
     os.chdir(control.files)

@@ -1,0 +1,168 @@
+"""Which runs are skipped as stale, or wait for a missing number, in a child process. With a real server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+import pytest
+from redis import Redis
+
+from receiver.inbox import Run, keys
+from receiver.inbox.model import StoredEvent
+from receiver.inbox.outcomes import Ending, RunResult
+from tests.support.harness import System
+from workers.plugins.router import Handler
+from workers.runtime.pool.late_arrivals import LateArrivals
+
+NUMBERED = """
+[schemes.numbered]
+extends = "standard-webhooks"
+[schemes.numbered.event]
+sequence = ["header:X-Number", "json:version"]
+[stores.numbered]
+scheme = "numbered"
+signing_secrets = ["whsec_c2FuZGJveCBvbmx5LCBuZXZlciBpbiBwcm9kdWN0aW9u"]
+"""
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
+SKIP = Handler("shop.push", print, ("*",), stale="skip")
+WAIT = replace(SKIP, wait_for_gap="30s")
+
+
+class ChildProcess:
+    def __init__(self, system: System, redis: Redis) -> None:
+        system.config_file.write_text(system.config_file.read_text() + NUMBERED)
+        self.redis, self.count = redis, 0
+        self.late = LateArrivals(system.config, redis)
+
+    def run(
+        self, *, at: datetime | None = None, number: Any = None, age: float = 0.0, store: str = "", body: bytes = b""
+    ) -> Run:
+        self.count += 1
+        store = store or ("north" if number is None and not body else "numbered")
+        received = str(int((datetime.now(UTC).timestamp() - age) * 1000)).encode()
+        occurred = at.isoformat().encode() if at else b""
+        values = (store.encode(), b"order.updated", b"d", b"7", received, occurred, b"webhook", b"")
+        stored = StoredEvent(f"event{self.count}", values, b"{}\n" + (body or orjson.dumps({"version": number})))
+        return Run(f"event{self.count}|shop.push", "shop.push", "token", 0, 0, stored)
+
+    def judge(self, run: Run, handler: Handler = SKIP) -> RunResult | None:
+        return self.late.judge(run, run.event, handler)
+
+    def settle(self, run: Run, ending: Ending = Ending.DONE) -> dict[str, Any]:
+        result = RunResult(ending, {})
+        self.late.note_settled(run, run.event, result)
+        return result.detail
+
+    def has_settled(self, place: str) -> None:
+        self.redis.set(f"{keys.NEWEST}shop.push|numbered|order|7", f"{place} before")
+
+
+@pytest.fixture
+def child(system: System, redis: Redis) -> ChildProcess:
+    return ChildProcess(system, redis)
+
+
+def test_an_older_event_is_dropped_and_names_the_newer(child: ChildProcess) -> None:
+    child.settle(child.run(at=NOON))
+    result = child.judge(child.run(at=NOON - timedelta(microseconds=1)))
+    assert result is not None
+    assert result.ending is Ending.DROPPED
+    assert result.detail == {
+        "result": "stale: event event1 is newer, and this handler has settled it",
+        "reason": "stale",
+    }
+
+
+@pytest.mark.parametrize("at", [NOON, NOON + timedelta(microseconds=1), None])
+def test_what_is_equal_newer_or_unknown_is_run(child: ChildProcess, at: datetime | None) -> None:
+    child.settle(child.run(at=NOON))
+    assert child.judge(child.run(at=at)) is None
+
+
+def test_a_stored_mark_counts_as_one_of_the_batch_does(child: ChildProcess) -> None:
+    child.has_settled("s17")
+    assert child.judge(child.run(number=17)) is None
+    stale = child.judge(child.run(number=16))
+    assert stale is not None
+    assert "event before is newer" in stale.detail["result"]
+    child.settle(child.run(number=20))
+    assert child.judge(child.run(number=19)) is not None
+    child.late.begin_batch()
+    assert child.judge(child.run(number=19)) is None
+
+
+def test_the_sequence_counts_and_not_the_time(child: ChildProcess) -> None:
+    child.settle(child.run(number=5, at=NOON))
+    assert child.judge(child.run(number=6, at=NOON - timedelta(hours=1))) is None
+    assert child.judge(child.run(number=4, at=NOON + timedelta(hours=1))) is not None
+
+
+@pytest.mark.parametrize("number", [True, -1, 1.5, "1.5", "x", "", [4], "9" * 41, None])
+def test_what_is_no_number_is_not_compared_by_it(child: ChildProcess, number: Any) -> None:
+    child.settle(child.run(number=5))
+    assert child.judge(child.run(number=number, store="numbered")) is None
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b"[1]", b"[" * 99_999, b'{"version": %b}' % (b"9" * 9999)])
+def test_a_body_that_cannot_be_read_is_run(child: ChildProcess, body: bytes) -> None:
+    child.settle(child.run(number=5))
+    assert child.judge(child.run(body=body)) is None
+
+
+def test_long_numbers_and_numbers_as_text_are_exact(child: ChildProcess) -> None:
+    child.settle(child.run(number=str(10**39 + 1)))
+    assert child.judge(child.run(number=str(10**39))) is not None
+    assert child.judge(child.run(number=str(10**39 + 1))) is None
+
+
+@pytest.mark.parametrize("ending", [Ending.RAISED, Ending.FAILED, Ending.RETRY, Ending.WAIT, Ending.BUSY])
+def test_only_what_is_done_or_dropped_is_settled(child: ChildProcess, ending: Ending) -> None:
+    assert child.settle(child.run(number=5), ending) == {}
+    assert child.judge(child.run(number=4)) is None
+    assert child.settle(child.run(number=5), Ending.DROPPED) == {"settles": f"s5 {90 * 86_400_000}"}
+
+
+@pytest.mark.parametrize("damaged", ["", "s", "x5 e", "s-5 e", "s5x e", "s" + "9" * 9999, "\udcff"])
+def test_a_damaged_mark_is_none(child: ChildProcess, damaged: str) -> None:
+    name = f"{keys.NEWEST}shop.push|numbered|order|7"
+    child.redis.set(name, damaged.encode("utf-8", "surrogateescape"))
+    assert child.judge(child.run(number=4)) is None
+
+
+def test_without_an_answer_of_the_server_it_waits(child: ChildProcess) -> None:
+    child.redis.lpush(f"{keys.NEWEST}shop.push|north|order|7", "another type")
+    result = child.judge(child.run(at=NOON))
+    assert result is not None
+    assert (result.ending, result.after) == (Ending.WAIT, 1.0)
+
+
+# wait_for_gap
+
+
+def test_a_run_waits_for_the_number_before_its_own(child: ChildProcess) -> None:
+    child.has_settled("s15")
+    result = child.judge(child.run(number=17), WAIT)
+    assert result is not None
+    assert (result.ending, result.after, result.detail["reason"]) == (Ending.WAIT, 1.0, "gap")
+    assert result.detail["error"] == "sequence 17 waits for 16, at most 30 s after its arrival"
+    assert child.judge(child.run(number=16), WAIT) is None
+    child.has_settled("s16")
+    assert child.judge(child.run(number=17), WAIT) is None
+
+
+def test_it_waits_no_longer_than_that(child: ChildProcess) -> None:
+    child.has_settled("s15")
+    result = child.judge(child.run(number=17, age=29.5), WAIT)
+    assert result is not None
+    assert result.after is not None
+    assert 0 < result.after <= 0.5
+    assert child.judge(child.run(number=17, age=30), WAIT) is None
+
+
+def test_the_first_number_of_a_resource_waits_for_nothing_and_others_do(child: ChildProcess) -> None:
+    assert child.judge(child.run(number=1), WAIT) is None
+    assert child.judge(child.run(number=2), WAIT) is not None
+    assert child.judge(child.run(at=NOON), WAIT) is None
