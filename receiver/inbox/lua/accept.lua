@@ -148,7 +148,7 @@ local function accept(at)
   local accepted = next_time()
   batch('ZADD', P .. 'ix', accepted, id)
   batch('ZADD', P .. 'ix:' .. store, accepted, id)
-  if unreadable == '' and has_ordered() then add_to('unrouted:' .. store, accepted, id) end
+  if unreadable == '' and has_ordered() then add_to('ZADD', 'unrouted:' .. store, accepted, id) end
   new[id] = true
   count('accepted', store, 1)
   count('open', store, 1)

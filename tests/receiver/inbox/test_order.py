@@ -322,10 +322,13 @@ KNOWN = {("north", "order.updated"): [BY_RESOURCE]}
 
 
 @pytest.mark.parametrize("in_claim", [True, False])
-@pytest.mark.parametrize("name", ["unrouted:north", "heads:north", f"order:{PUSH}", f"queued:{PUSH}:north:order:7"])
+@pytest.mark.parametrize(
+    "name", ["unrouted:north", "heads", "heads:north", f"order:{PUSH}", f"queued:{PUSH}:north:order:7"]
+)
 def test_a_damaged_key_costs_no_event(ordered: System, name: str, in_claim: bool) -> None:
     """Neither accept nor routing, of any event of the store, fails for ever at it, and no event is quarantined."""
-    accept_and_route(ordered, "a", "b")
+    if "heads" not in name:
+        accept_and_route(ordered, "a", "b")
     accept(ordered, "c")
     older = to_route(ordered)
     ordered.client.delete(keys.PREFIX + name)
@@ -343,7 +346,7 @@ def test_a_damaged_key_costs_no_event(ordered: System, name: str, in_claim: bool
             begun += ids(runs)
             ordered.inbox.finish([Outcome(run, "done") for run in runs])  # type: ignore[arg-type]
         ordered.housekeeping.put_back_stranded()
-    assert sorted(begun) == list("abcd")
+    assert sorted(begun) == list("cd" if "heads" in name else "abcd")
     assert all(item.startswith(keys.PREFIX.encode()) for item in ordered.client.hkeys(keys.QUARANTINED))
 
 

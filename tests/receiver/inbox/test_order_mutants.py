@@ -40,7 +40,7 @@ MUTANTS = {
         "settle_failure(id, store) end",
     ),
     "an accepted event is not recorded as unrouted": (
-        "if unreadable == '' and has_ordered() then add_to('unrouted:' .. store, accepted, id) end",
+        "if unreadable == '' and has_ordered() then add_to('ZADD', 'unrouted:' .. store, accepted, id) end",
         "",
     ),
     "a replayed run begins beside another": (

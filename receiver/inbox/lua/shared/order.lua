@@ -42,9 +42,9 @@ local function read_or_set_aside(command, name, ...)
   return nil
 end
 
--- Adds to a sorted set, to a new one if it had another type: the run that is added must not suffer from that.
-local function add_to(name, ...)
-  if not read_or_set_aside('ZADD', name, ...) then redis.call('ZADD', P .. name, ...) end
+-- Adds to a set, to a new one if it had another type: what is added must not suffer from that.
+local function add_to(command, name, ...)
+  if not read_or_set_aside(command, name, ...) then redis.call(command, P .. name, ...) end
 end
 
 local function queue_of(handler, mark) return 'queued:' .. handler .. ':' .. key_in(mark) end
@@ -106,8 +106,8 @@ end
 -- The first run of a key waits for an event to be routed, or for a damaged lane to be renamed.
 local function wait_for_routing(handler, key, store, accepted)
   set_active(handler, key, '')
-  add_to('heads:' .. store, 'LT', accepted, handler .. ' ' .. key)
-  redis.call('SADD', P .. 'heads', store)
+  add_to('ZADD', 'heads:' .. store, 'LT', accepted, handler .. ' ' .. key)
+  add_to('SADD', 'heads', store)
 end
 
 -- Makes a queued run active: ready, or later if its delay is not over. `front`: it returns to where it was in its lane.
@@ -151,7 +151,7 @@ local function advance(handler, mark, store, front)
 end
 
 local function add_to_queue(id, handler, mark, accepted)
-  add_to(queue_of(handler, mark), string.format('%.0f', accepted), item_of(id, handler))
+  add_to('ZADD', queue_of(handler, mark), string.format('%.0f', accepted), item_of(id, handler))
 end
 
 -- A run that is created becomes active, or is queued. Returns whether it is active; the caller writes it.
