@@ -229,3 +229,33 @@ def test_a_run_whose_worker_cannot_reach_the_server_ends_and_begins_again_withou
     (run,) = system.ledger.event("turn0resource7north").runs
     assert run.attempts == 1
     assert OrderReport(read_log(log), {"turn0resource7north": 1.0}).overlaps == []
+
+
+@pytest.mark.slow
+def test_a_run_whose_outcome_waits_to_be_written_is_not_repeated_after_the_next_of_its_key(
+    make_system: Callable[..., System], own_redis: Server, tmp_path: Path
+) -> None:
+    """Its lease lapsed while those of the runs behind it were renewed: the older event was handled again, last."""
+    first, second = "turn8resource7north", "turn9resource7north"
+    plugin = PLUGIN.replace("SECONDS", f"6 * (event.id == {second!r})")
+    system = make_system(url=own_redis.url, plugin=plugin, more='[store_defaults]\nurl = ""\n')
+    log = tmp_path / "effects.log"
+    system.start("worker", env={"SOAK_EFFECTS": str(log)})
+    system.inbox.accept([delivery(turn, 1) for turn in range(20)])  # so that the handler is known to be fast
+    eventually(lambda: system.ledger.counters().total["settled"] == 20, 20)
+    system.administration.pause(handler="shop.watch")
+    system.inbox.accept([delivery(8, 7), delivery(9, 7)])
+    eventually(lambda: system.client.exists(f"{keys.QUEUED}shop.watch:north:order:7"), 20)
+    system.client.set(keys.FAILED, "damaged")  # until the next tick, no outcome can be written
+    system.administration.resume(handler="shop.watch")
+    eventually(lambda: second in log.read_text(), 20)
+
+    def would_lapse() -> bool:
+        """The first one's lease has ended, or the second has taken longer than a lease."""
+        lease_end, run = system.client.zscore(keys.LEASED, f"{first}|shop.watch"), read_log(log)[-1]
+        return lease_end < time.time() * 1000 or run.last - run.begin > 4.5e9
+
+    eventually(would_lapse, 10)
+    system.housekeeping.tick()
+    eventually(lambda: system.ledger.counters().total["settled"] == 22, 30)
+    assert max(read_log(log), key=lambda run: run.begin).event == second

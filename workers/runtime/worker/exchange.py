@@ -76,9 +76,9 @@ class InboxExchange:
     # When to exchange
 
     @property
-    def unwritten(self) -> bool:
-        """Whether outcomes are not in the inbox yet."""
-        return bool(self._outcomes)
+    def unwritten(self) -> list[Run]:
+        """The runs whose outcomes are not in the inbox yet."""
+        return [outcome.run for outcome in self._outcomes]
 
     @property
     def _unreachable(self) -> bool:
@@ -174,7 +174,7 @@ class InboxExchange:
         except RedisError as error:
             self._outcomes = outcomes + self._outcomes  # may be written twice: the second is stale, and no error
             self._server_failed(error)
-        self._waiting.dispatch(unwritten=self.unwritten)
+        self._waiting.dispatch(unwritten=bool(self._outcomes))
 
     def _finish_and_claim(self, outcomes: list[Outcome]) -> tuple[list[bool] | RedisError, Claim]:
         lanes, suspects_first = self._claim_sizes.next_claim(self._quotas(), slotted=self._waiting.slotted)

@@ -105,7 +105,7 @@ class Worker(RegisteredWorker):
                 self._handle_signals()
                 self._do_periodic_work()
                 # Only after the leases were renewed: this process may have been suspended for longer than they last.
-                self._waiting.dispatch(unwritten=self._exchange.unwritten)
+                self._waiting.dispatch(unwritten=bool(self._exchange.unwritten))
                 self._exchange.write_and_claim()
         finally:
             self._pool.close()
@@ -178,7 +178,9 @@ class Worker(RegisteredWorker):
             self._exchange.try_at_server(lambda: self._exchange.inbox.publish_plugin_fault(self.name, fault))
 
     def _renew_leases(self) -> None:
-        held, asked = [*self._pool.runs(), *self._waiting], lease_clock()
+        # An ordered run whose outcome is not written must not lapse before those behind it: it would be repeated last.
+        unwritten = [run for run in self._exchange.unwritten if run.order_key]
+        held, asked = [*self._pool.runs(), *self._waiting, *unwritten], lease_clock()
         lost = self._exchange.try_at_server(lambda: self._exchange.inbox.renew(held)) if held else None
         if lost is not None:
             self._pool.lease.renewed(asked)
