@@ -213,8 +213,8 @@ def test_api_calls_are_not_stopped_for_days(redis: Redis) -> None:
 def test_fetching_a_token_is_not_stopped_for_days(redis: Redis, stuck: int) -> None:
     names = token_keys("north", "f")
     redis.set(names[stuck], "dead", px=DAYS * 1000)
-    run_script(redis, "get_token", names, "caller", 300, "")
-    eventually(lambda: run_script(redis, "get_token", names, "caller", 300, "") == [b"fetch"], within=2)
+    run_script(redis, "get_token", names, "caller", 300, "", 300)
+    eventually(lambda: run_script(redis, "get_token", names, "caller", 300, "", 300) == [b"fetch"], within=2)
 
 
 def test_replays_of_retries_forget_the_delay(system: System) -> None:

@@ -19,7 +19,7 @@ from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import Server, System, children_of, eventually, own_server
 from tests.support.proxy import Proxy
 from workers.plugins import validation_process
-from workers.plugins.effects import LocalEffects, once
+from workers.plugins.effects import Effect, LocalEffects
 from workers.plugins.exceptions import Fail
 
 ODD_PLUGIN = """
@@ -244,15 +244,15 @@ def test_two_configs_of_one_version_do_not_overwrite_each_other(system: System) 
 
 
 def test_a_done_effect_with_a_result_that_is_not_json_is_not_repeated() -> None:
-    effects, calls = LocalEffects(), []
+    effect, calls = Effect(LocalEffects(), "o:1", "shop.one|charge", "1|shop.one", in_doubt="run"), []
 
     def charge() -> object:
         calls.append(1)
         return object()
 
     with pytest.raises(Fail, match="not JSON"):
-        once(effects, "o:1", "shop.one|charge", "1|shop.one", charge, in_doubt="run")
-    assert once(effects, "o:1", "shop.one|charge", "1|shop.one", charge, in_doubt="run") is None
+        effect.once(charge)
+    assert effect.once(charge) is None
     assert calls == [1]
 
 

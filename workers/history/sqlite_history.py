@@ -269,6 +269,7 @@ class SqliteHistory(HistoryDatabase):
 def _create_once(path: Path, text: str) -> None:
     """With its text, or not at all; another process may do the same."""
     new = path.with_name(f"{path.name}.{text}")
+    new.touch(mode=0o600)
     new.write_text(text)
     with suppress(FileExistsError):
         os.link(new, path)

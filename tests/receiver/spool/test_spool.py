@@ -270,7 +270,7 @@ def test_doctor_and_the_log_say_whether_memory_keeps_deliveries_in_the_spool(
         system.deliver()
         memory, spool = (doctor_says(system, check) for check in ("memory", "spool"))
         assert "fail" in memory
-        assert "raise maxmemory, or shorten [retention]" in memory
+        assert "raise maxmemory, set [history] url, or shorten [retention]" in memory
         assert spool.startswith("fail 1 accepted delivery in the spool")
         assert spool.endswith("see memory above")
         while server.client.info("memory")["used_memory"] > 0.8 * (12 << 20):
