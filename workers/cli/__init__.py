@@ -40,7 +40,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Look": {
         "doctor": ("doctor", "Check config, server, plugins, workers and stores."),
         "stats": ("stats", "Show event counts."),
-        "size": ("size", "Show the memory, disk and processes that a number of events needs."),
+        "size": ("size", "Show the memory, disk and processes that events need."),
         "topics": ("topics", "List the event names that stores send, and their handlers."),
         "verify": ("verify", "Explain why a delivery's signature is valid or not."),
         "send": ("send", "Send a signed event as the store would, and follow it."),

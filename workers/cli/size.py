@@ -20,7 +20,7 @@ from workers.operations.sizing import USABLE, Needs, PlannedLoad, needs_of
 @click.option("--peak", type=click.FloatRange(min=1), default=5.0, show_default=True, help="Busiest minutes / average.")
 @json_option
 def size(events_per_day: float, body: int, handlers: int, handler_time: float, peak: float, json_: bool) -> None:
-    """Show the memory, disk and processes that a number of events needs.
+    """Show the memory, disk and processes that events need.
 
     It uses [history], [retention] and [receiver] of the config, and constants that were measured. Nothing is asked of
     the server.

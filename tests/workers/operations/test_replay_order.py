@@ -22,9 +22,8 @@ def test_runs_that_a_replay_creates_are_ordered(system: System, order_by: str, k
     claim = system.inbox.claim({"": 9}, capacity=9)
     system.client.set(keys.DECLARED_SINCE, 1)
     system.inbox.route([(one, ()) for one in claim.runs], claim.version)
-    Replay(system.inbox, AllEvents(system.client, None), rate=None, first=None).items(
-        [keys.run_item(one, PUSH) for one in events], make=True
-    )
+    replay = Replay(system.inbox, AllEvents(system.client, None), rate=None, first=None)
+    replay.items([keys.run_item(one, PUSH) for one in events], make=True)
     orders = [system.run_of(one, PUSH).order for one in events]
     assert [(one.key, one.place) for one in orders] == [(key, None), (key, 1), (key, 2)]
     runs = system.inbox.claim({PUSH: 9}, capacity=9).runs
