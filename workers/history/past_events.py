@@ -167,7 +167,8 @@ class HistoryDatabase(ABC):
             position = min(position, Position(wanted.until, ""))
         found: list[PastEvent] = []
         span = FIRST_WINDOW
-        while (newest := self.newest_before(position)) is not None and newest >= wanted.since:
+        end = Position(wanted.since, "")
+        while position > end and (newest := self.newest_before(position)) is not None and newest >= wanted.since:
             position = min(position, Position(newest + 1, ""))
             left = deadline - time.monotonic()
             if left <= 0:

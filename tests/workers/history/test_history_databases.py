@@ -43,6 +43,13 @@ def test_the_newest_events_are_found_first_and_a_search_goes_on_where_it_ended(h
     assert [one.id for one in found] == [one.id for one in events]
 
 
+def test_a_search_ends_at_its_earliest_time(history: HistoryDatabase) -> None:
+    """On a day with older events, it was repeated until its time was over."""
+    history.write([past_event(number, at=NOVEMBER + number * 1_000_000) for number in range(5)])
+    page = history.find(EventFilter(since=NOVEMBER + 2_000_000))
+    assert ([one.id for one in page.events], page.position) == ([past_event(number).id for number in (4, 3, 2)], None)
+
+
 def test_events_of_one_microsecond_are_each_found_once(history: HistoryDatabase) -> None:
     events = [past_event(number, at=NOVEMBER) for number in range(5)]
     history.write(events)
