@@ -32,6 +32,8 @@ MAX_HELD_BYTES = 64 << 20
 RECEIVE_BYTES = 16 * 1024
 """Bytes that are received at once. No more are received ahead while a request is read or served, so that requests which
 wait behind it take less than half of what all connections may hold: an outsider could have larger ones refused."""
+BODY_BYTES = 64 * 1024
+"""After these of a body, a connection waits for its turn: receiving many large bodies at once takes long, too."""
 KEEP_ALIVE_SECONDS = 15.0
 SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
@@ -149,7 +151,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._enter("receiving", self._others.read_seconds)
         self._unread = self._unread + data if self._unread else data
         if self._reader.missing and self.state == "receiving":  # such a part is only appended
+            before = self._reader.held_bytes
             self._read()
+            if self._reader.missing and self._reader.held_bytes // BODY_BYTES > before // BODY_BYTES:
+                self._receive_more(False)
+                self._schedule(BODY_BYTES)
             return
         if self.state != "receiving" or len(self._unread) >= RECEIVE_BYTES:
             self._receive_more(False)
