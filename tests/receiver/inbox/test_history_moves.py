@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -124,7 +125,8 @@ def test_a_redelivery_of_a_moved_event_is_a_duplicate(system: System, moves: His
     delivery = system.delivery()
     event_id = settle(system, delivery)
     move(moves)
-    again = system.delivery(delivery_id=delivery.event.delivery_id)
+    later = delivery.event.received_at + timedelta(seconds=1)
+    again = replace(delivery, event=replace(delivery.event, received_at=later))
     assert system.inbox.accept([again])[0][:2] == ("duplicate", event_id)
     assert system.ledger.counters().total["duplicates"] == 1
     assert system.client.pttl(keys.EVENT + event_id) > 0, "a duplicate does not prolong the mark"
