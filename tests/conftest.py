@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -117,8 +118,17 @@ def redis(server_url: str, given_server: str) -> Iterator[Redis]:
     client.flushdb()
     client.set(MARK, 1) if given_server else None
     yield client
+    _end_timers()
     client.flushdb()
     client.close()
+
+
+def _end_timers() -> None:
+    """A counter buffer writes a second later, which would be into the database of the next test."""
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.cancel()
+            thread.join()
 
 
 @pytest.fixture

@@ -34,10 +34,13 @@ MUTANTS = {
         "if mark and not stops_at_failure(mark) then leave_order(id, handler, mark, store) end",
         "",
     ),
-    "a run that is done blocks its key": ("if mark then leave_order(id, handler, mark, store) end\n  end", "end"),
+    "a run that is done blocks its key": (
+        "if mark then leave_order(id, handler, mark, store) end\n    if delay ~= '0' then note_newest",
+        "if delay ~= '0' then note_newest",
+    ),
     "a dropped run blocks its key": (
-        "settle_failure(id, store) end\n  if mark then leave_order(id, handler, mark, store) end",
-        "settle_failure(id, store) end",
+        "leave_order(id, handler, mark, store)\n    write_batched() -- the run that begins now",
+        "write_batched() -- the run that begins now",
     ),
     "an accepted event is not recorded as unrouted": (
         "if unreadable == '' and has_ordered() then add_to('ZADD', 'unrouted:' .. store, accepted, id) end",
