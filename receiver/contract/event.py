@@ -141,6 +141,8 @@ class Event:
     """Where the event came from: webhook, send, replay and others."""
     data_path: str = ""
     """The path of `data` in `payload`, such as `data.order`; empty if the payload is the resource."""
+    merged: tuple[str, ...] = ()
+    """With `coalesce`, the ids of the other events of this resource that this run also settles, in their order."""
     record_map: RecordMap | None = field(default=None, repr=False, compare=False)
     """Where `data` holds the fields of `record`: `[schemes.NAME.record]` of the store's scheme, as it is now. None if
     the store is not in the config: then each field has its own name."""

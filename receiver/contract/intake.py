@@ -145,6 +145,7 @@ def _read_event(
             "occurred_at": _time(readers["occurred"](headers, document)),
             "source": source,
             "data_path": data_path,
+            "merged": (),
             "record_map": scheme.record,
         },
     )

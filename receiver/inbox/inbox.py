@@ -262,4 +262,6 @@ def _runs_from(reply: list[Any], token: str) -> list[Run]:
     if not order:
         return [run]
     fence, policy, key = order.decode("utf-8", "backslashreplace").split(" ", 2)
-    return [replace(run, order_key=key, fence=int(fence), stops_key=policy == "s")]
+    policy, _, merged = policy.partition(":")
+    ids = tuple(merged.split(",")) if merged else ()
+    return [replace(run, order_key=key, fence=int(fence), stops_key=policy == "s", merged=ids)]

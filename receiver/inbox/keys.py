@@ -18,7 +18,9 @@ Events
                                          (ms) in place of the token, as has a queued one that is delayed. r: is the
                                          event before routing.
                             x:{handler}  the result of the last attempt, as JSON.
-                            k:{handler}  the mark of an ordered run: "c KEY", or "s KEY" if the key stops at a failure.
+                            k:{handler}  the mark of an ordered run: "c KEY", or "s KEY" if the key stops at a failure,
+                                         "m KEY" if runs are merged.
+                            m:{handler}  the events whose runs are merged into this one, while it is leased and then.
                             g:{handler}  "group retrying|failed": the group of failures that the run belongs to.
                             p:{handler}  the number of replays.
                             alias        under which other id a redelivery is looked for since it was read again; the

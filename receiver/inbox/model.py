@@ -105,6 +105,8 @@ class Run:
     """A number that is larger with each lease of the key."""
     stops_key: bool = False
     """Whether its failure stops the key."""
+    merged: tuple[str, ...] = ()
+    """The events whose runs are merged into this one."""
 
     @property
     def event(self) -> Event:
@@ -159,7 +161,9 @@ class Claim:
 
 
 def order_of(declared: Declaration) -> str:
-    """The order of a handler's runs: "c" (continue) or "s" (stop), and what the key is. Empty without `order_by`."""
+    """The order of a handler's runs: "c" (continue), "s" (stop) or "m" (merge), and what the key is. Empty without."""
+    if declared.details.get("coalesce"):
+        return "m resource"
     by = declared.details.get("order_by")
     return f"{declared.details['on_failure'][0]} {by}" if by else ""
 

@@ -280,11 +280,14 @@ def _of_batch(rows: Sequence[SpoolResult]) -> SpoolResult:
     return SpoolResult("accepted" if is_new else "duplicate", rows[0].id, tuple(rows))
 
 
+_NOT_PACKED = ("body", "record_map", "merged")
+
+
 def pack_delivery(delivery: Delivery) -> bytes:
     """Everything of a delivery except its body, the record map, which is config, and the other events of its batch,
     which have rows of their own."""
     event = delivery.event
-    about = {item.name: getattr(event, item.name) for item in fields(event) if item.name not in ("body", "record_map")}
+    about = {item.name: getattr(event, item.name) for item in fields(event) if item.name not in _NOT_PACKED}
     other = {item.name: getattr(delivery, item.name) for item in fields(delivery) if item.name not in ("event", "rest")}
     return orjson.dumps({"event": {**about, "headers": dict(event.headers)}, **other})
 

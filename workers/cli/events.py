@@ -163,7 +163,8 @@ def _show(record: EventRecord) -> None:
 
 
 def _result_of(run: RunRecord) -> Any:
-    return run.order.text if run.order and run.order.place else run.error or run.result
+    shown = run.order.text if run.order and run.order.place else run.error or run.result
+    return f"with {len(run.merged):,} merged events{f': {shown}' if shown else ''}" if run.merged else shown
 
 
 def _show_summary(record: EventRecord) -> None:

@@ -43,8 +43,8 @@ class HandlerExplanation:
     handler: str
     called: bool
     reason: str
-    """One of: called, running, skipped, echo, stale, dropped, retrying, failed, delayed, loop, gap, paused, limit,
-    absent, queued, waiting, unreadable, probe, not-routed, not-loaded, topic, store, added-later."""
+    """One of: called, running, skipped, echo, stale, merged, dropped, retrying, failed, delayed, loop, gap, paused,
+    limit, absent, queued, waiting, unreadable, probe, not-routed, not-loaded, topic, store, added-later."""
     why: str
     fix: str = ""
 
@@ -81,6 +81,8 @@ def _dropped(run: RunRecord, result: str) -> HandlerExplanation:
         return HandlerExplanation(run.handler, False, "skipped", why)
     if run.reason == "echo":
         return HandlerExplanation(run.handler, False, "echo", f'{run.result}; with echo="run" it is called')
+    if run.reason == "merged":
+        return HandlerExplanation(run.handler, False, "merged", f"coalesce: {run.result}")
     if run.reason == "stale":
         return HandlerExplanation(run.handler, False, "stale", f'{run.result}; with stale="run" it is called')
     return HandlerExplanation(run.handler, True, RunStatus.DROPPED, f"dropped{result}")
@@ -110,7 +112,7 @@ def _waiting(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
             return HandlerExplanation(run.handler, True, RunStatus.WAITING, f"{run.error}; the next call is due {when}")
         run_here = f"to try it now: storehooks handlers run {run.handler} --event {_id(facts)}"
         sooner = run_here if run.handler in facts.loaded else ""
-        return HandlerExplanation(run.handler, False, "delayed", f"delayed by delay=; due {when}", sooner)
+        return HandlerExplanation(run.handler, False, "delayed", f"delayed by delay= or coalesce=; due {when}", sooner)
     return _held(facts, run.handler) or _queued(run) or _limited(facts, run.handler)
 
 

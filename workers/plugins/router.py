@@ -41,6 +41,7 @@ class Handler:
     on_failure: Literal["continue", "stop"] = "continue"
     stale: Literal["run", "skip"] = "run"
     wait_for_gap: float | str = 0.0
+    coalesce: float | str = 0.0
     place: tuple[str, int] | None = None
     """The file and line of a handler that is written in the config."""
 
@@ -105,6 +106,7 @@ class Router:
         on_failure: Literal["continue", "stop"] = "continue",
         stale: Literal["run", "skip"] = "run",
         wait_for_gap: float | str = 0.0,
+        coalesce: float | str = 0.0,
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Register a handler: the function is called with (event, ctx) for each event of these topics.
@@ -132,6 +134,8 @@ class Router:
                  settled: "run", or "skip" (not called)
         wait_for_gap  with stale="skip": how long after its arrival an event waits for the one with the number before
                  its own, by the `sequence` of the store's scheme: seconds, or "30s", "5m"
+        coalesce  merge the events of one resource that arrive within this time after the first into one run, with the
+                 newest; `event.merged` has the ids of the others: seconds, or "5s", "1m"
         name     the handler's name, if it should not be the function's: it stays the same when the function is renamed
         """
 
@@ -153,6 +157,7 @@ class Router:
                     on_failure=on_failure,
                     stale=stale,
                     wait_for_gap=wait_for_gap,
+                    coalesce=coalesce,
                 )
             )
             return function

@@ -113,6 +113,7 @@ def _wrong_options(handler: Handler) -> Iterator[str]:
         yield f'has echo={handler.echo!r}; write echo="drop" (the default) or echo="run"'
     yield from _wrong_order(handler)
     yield from _wrong_late_arrivals(handler)
+    yield from _wrong_coalesce(handler)
 
 
 def _wrong_order(handler: Handler) -> Iterator[str]:
@@ -141,6 +142,23 @@ def _wrong_late_arrivals(handler: Handler) -> Iterator[str]:
             "has wait_for_gap= and order_by=; the order of acceptance would hold the missing event back, so leave "
             "order_by= out: events then run by their sequence"
         )
+
+
+def _wrong_coalesce(handler: Handler) -> Iterator[str]:
+    try:
+        if parse_duration(handler.coalesce) == 0:
+            return
+    except ValueError:
+        yield f'has coalesce={handler.coalesce!r}, which is not a duration; write coalesce=5 or coalesce="5s"'
+        return
+    if handler.order_by not in (None, "resource"):
+        yield f"has coalesce= and order_by={handler.order_by!r}; it merges the events of a resource, so leave order_by= out"
+    if handler.on_failure != "continue":
+        yield 'has coalesce= and on_failure="stop"; the newest event is run in any case, so leave on_failure= out'
+    if handler.delay not in (0, "0", "0s"):
+        yield "has coalesce= and delay=; coalesce= is the delay, so leave delay= out"
+    if handler.wait_for_gap not in (0, "0", "0s"):
+        yield "has coalesce= and wait_for_gap=; merged events have gaps, so leave wait_for_gap= out"
 
 
 def _wrong_numbers(handler: Handler) -> Iterator[str]:

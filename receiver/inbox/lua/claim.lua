@@ -9,7 +9,7 @@
 -- returns {declarations' version, ms until a limit allows more work (0 = no limit stops any), item...}
 --       where an item is {item, attempts, losses, replays, order, store, topic, delivery, resource, received, occurred,
 --       source, data_path, body}, followed by the handlers leased to the caller if the event was routed here. The order is
---       that of an ordered run: its fence, a space and its mark (see order.lua)
+--       that of an ordered run: its fence, a space and its mark (see order.lua and lease_merged)
 -- The runs that one claim takes of a lane with a concurrency hold one slot: the caller has one child process perform them,
 -- one after the other. So while more is ready than slots are free, the next run begins without a call to the server.
 -- An item that lost its worker before is a suspect. It is claimed alone, so that no other item is charged with a loss that
@@ -132,6 +132,21 @@ local function lease(item, id, handler, run, about)
   take(item, id, run, about, {})
 end
 
+-- Leases the newest of the runs that wait for one resource. The ids of the others are in its order, after "m:".
+local function lease_merged(id, handler, run, about, alone)
+  local mark, newest, others = about[MARK], id, {}
+  redis.call('HDEL', P .. 'e:' .. id, 'm:' .. handler)
+  if alone and run.losses == 0 and not run.urgent then
+    newest, others = merge_waiting(id, handler, run, mark, about[3], about[8])
+  end
+  if newest ~= id then
+    about = about_item(newest, handler)
+    run = parse_run(about[1])
+  end
+  if #others > 0 then about[MARK] = 'm:' .. table.concat(others, ',') .. ' ' .. key_in(mark) end
+  lease(item_of(newest, handler), newest, handler, run, about)
+end
+
 local function lease_item(item, id, handler, run, about)
   local route = handler == '' and known_route(run, about)
   if route then return route_here(item, id, run, about, route) end
@@ -139,6 +154,7 @@ local function lease_item(item, id, handler, run, about)
   local may, alone = true, false
   if mark then may, alone = may_lease(id, handler, run, mark, about[3]) end
   if not may then return end
+  if mark and is_merging(mark) then return lease_merged(id, handler, run, about, alone) end
   lease(item, id, handler, run, about)
   if alone and run.losses == 0 then firsts[#firsts + 1] = { id = id, mark = mark, store = about[3] } end
 end

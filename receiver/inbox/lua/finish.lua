@@ -54,6 +54,14 @@ local function note_newest(id, handler, about, settles)
   redis.call('SET', key, kind .. number .. ' ' .. id, 'PX', keep)
 end
 
+-- Publishes a run that is dropped because it was merged. Its resource is that of the run it was merged into.
+local function tell_merged(about)
+  return function(item, id, detail)
+    local topic = redis.call('HGET', P .. 'e:' .. id, 'topic')
+    published[#published + 1] = { item, 'dropped', about[2], topic, about[4], detail }
+  end
+end
+
 local function write_end(item, id, handler, run, about, outcome, detail, delay)
   local store, mark = about[2], about[7]
   if not store then error('its record names no store', 0) end
@@ -71,6 +79,7 @@ local function write_end(item, id, handler, run, about, outcome, detail, delay)
   else
     run.state = outcome
     end_without_failure(id, handler, run, detail, store, tonumber(about[5] or 1) - 1, tonumber(about[6] or 0))
+    if mark and is_merging(mark) then drop_merged(id, handler, mark, store, detail, tell_merged(about)) end
     if mark then leave_order(id, handler, mark, store) end
     if delay ~= '0' then note_newest(id, handler, about, delay) end
   end

@@ -87,10 +87,12 @@ class RunRecord:
     error: str | None
     due_at: datetime | None
     reason: str | None = None
-    """Why it ended without a call, or without the handler's error: skipped, echo, stale, lost-worker,
+    """Why it ended without a call, or without the handler's error: skipped, echo, stale, merged, lost-worker,
     no-such-handler, no-body. Why it waits without a call: loop, own-write, gap."""
     order: OrderPlace | None = None
     """None without `order_by`."""
+    merged: tuple[str, ...] = ()
+    """The events whose runs were merged into this one."""
 
 
 @dataclass(frozen=True)
@@ -311,6 +313,10 @@ def read_record(
     return EventRecord(summary, headers, body, runs, reason.decode() if reason else None)
 
 
+_MERGED_IN = (RunState.LEASED, RunState.DONE, RunState.DROPPED)
+"""In other states a run has not accounted for the others; see lua/shared/merge.lua."""
+
+
 def _run(
     event_id: str, handler: str, fields: Mapping[str, bytes], due_at: Callable[[str], datetime | None]
 ) -> RunRecord:
@@ -326,6 +332,7 @@ def _run(
         due_at=due_at(handler) if state == RunState.LATER else None,
         reason=detail.get("reason"),
         order=OrderPlace(key, key.endswith(f":!{event_id}")) if key else None,
+        merged=tuple(fields.get(f"m:{handler}", b"").decode().split()) if state in _MERGED_IN else (),
     )
 
 

@@ -107,6 +107,20 @@ MORE = {
     "a gap of no duration": Broken(
         on("'*', stale='skip', wait_for_gap='soon'"), "shop.py:3", "has wait_for_gap='soon'", 'wait_for_gap="30s"'
     ),
+    "coalesce of no duration": Broken(on("'*', coalesce='soon'"), "shop.py:3", "has coalesce='soon'", 'coalesce="5s"'),
+    "coalesce of a store": Broken(
+        on("'*', coalesce=5, order_by='store'"), "shop.py:3", "and order_by='store'", "leave order_by= out"
+    ),
+    "coalesce that stops": Broken(
+        on("'*', coalesce=5, order_by='resource', on_failure='stop'"),
+        "shop.py:3",
+        "and on_failure=",
+        "leave on_failure=",
+    ),
+    "coalesce with a delay": Broken(on("'*', coalesce=5, delay='1m'"), "shop.py:3", "and delay=", "leave delay= out"),
+    "coalesce with gaps": Broken(
+        on("'*', coalesce=5, stale='skip', wait_for_gap=5"), "shop.py:3", "and wait_for_gap=", "leave wait_for_gap= out"
+    ),
     "startup without settings": Broken(
         HEAD + "@router.startup\ndef go():\n    pass\n", "shop.py:3", "must take one argument", "def go(settings)"
     ),

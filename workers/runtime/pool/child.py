@@ -243,9 +243,11 @@ class RunExecutor:
         return self._guard.guard() if run.order_key else contextlib.nullcontext()
 
     def _event_of(self, run: Run) -> Event:
-        """The run's event, with the record map of its store as it is in the config now."""
+        """The run's event, with the record map of its store as it is in the config now, and what is merged into it."""
         record_map = self._config.record_map(run.event.store)
-        return replace(run.event, record_map=record_map) if record_map else run.event
+        if not record_map and not run.merged:
+            return run.event
+        return replace(run.event, record_map=record_map, merged=run.merged)
 
     def _start(self, plugin: LoadedPlugin) -> None:
         """Call the plugin's startup function before its first run."""

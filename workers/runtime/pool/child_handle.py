@@ -37,7 +37,7 @@ RECYCLED = "recycled"
 EndedRun = tuple[Run, RunResult]
 
 _LENGTH = struct.Struct("!I")
-_ORDER = ("replays", "order_key", "fence", "stops_key")
+_ORDER = ("replays", "order_key", "fence", "stops_key", "merged")
 _FIELDS = attrgetter("item", "handler", "attempts", "losses", "stored.id", "stored.values", "stored.blob", *_ORDER)
 _ENDINGS = {str(one): one for one in Ending}
 

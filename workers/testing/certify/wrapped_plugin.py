@@ -182,7 +182,7 @@ def wrap_plugin(control: Control) -> Router:
             when=handler.when,
             retries=control.retries or 0,
             timeout=handler.timeout,
-            order_by=handler.order_by,
+            order_by="resource" if handler.coalesce else handler.order_by,
             on_failure=handler.on_failure,
             stale=handler.stale,
             name=handler.own_name,

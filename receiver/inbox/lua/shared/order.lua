@@ -1,5 +1,6 @@
 -- Order: runs of one handler with one key run one at a time, in the order of acceptance.
--- An ordered run has a mark in its event's record, k:{handler}: "c KEY", or "s KEY" if the key stops at a failure. The hash
+-- An ordered run has a mark in its event's record, k:{handler}: "c KEY", "s KEY" if the key stops at a failure, or "m KEY" if
+-- runs are merged (see merge.lua). The hash
 -- order:{handler} has, for each key, the ids of its active runs: one that is ready, later, held or leased, or those that one
 -- claim leased together, which one child process performs one after the other. All other open runs of the key are queued.
 -- A queued run becomes active when no run of its key is active and no event of its store that was accepted before it waits
@@ -8,10 +9,10 @@
 local LONGEST_KEY = 128 -- bytes; of a longer one the digest is the key
 local MAX_STALE = 1000 -- events that were routed and not removed from unrouted:{store}, of which one call removes this many
 
--- The mark of a run. `order` is "c" or "s", a space, and "resource", "store", "=VALUE", or "!" where its path leads nowhere.
+-- The mark of a run. `order` is "c", "s" or "m", a space, and "resource", "store", "=VALUE", or "!" where its path leads nowhere.
 -- An event without a value has its own id as key.
 local function order_mark(order, id, store, topic, resource)
-  local policy, by = string.match(order, '^([cs]) (.*)$')
+  local policy, by = string.match(order, '^([csm]) (.*)$')
   local key = string.match(by, '^=(.+)$')
   if by == 'store' then key = by end
   if by == 'resource' and (resource or '') ~= '' then key = string.match(topic or '', '^[^.]*') .. ':' .. resource end
@@ -30,7 +31,7 @@ local function stops_at_failure(mark) return string.sub(mark, 1, 1) == 's' end
 -- The mark of a run; nil if it is not ordered.
 local function read_mark(id, handler)
   local mark = redis.pcall('HGET', P .. 'e:' .. id, 'k:' .. handler)
-  return type(mark) == 'string' and string.find(mark, '^[cs] ') and mark or nil
+  return type(mark) == 'string' and string.find(mark, '^[csm] ') and mark or nil
 end
 
 -- The answer of a command. A key of another type is renamed, and the answer is nil.
