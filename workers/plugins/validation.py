@@ -152,7 +152,7 @@ def _wrong_coalesce(handler: Handler) -> Iterator[str]:
         yield f'has coalesce={handler.coalesce!r}, which is not a duration; write coalesce=5 or coalesce="5s"'
         return
     if handler.order_by not in (None, "resource"):
-        yield f"has coalesce= and order_by={handler.order_by!r}; it merges the events of a resource, so leave order_by= out"
+        yield f"has coalesce= and order_by={handler.order_by!r}; events of one resource are merged: leave order_by= out"
     if handler.on_failure != "continue":
         yield 'has coalesce= and on_failure="stop"; the newest event is run in any case, so leave on_failure= out'
     if handler.delay not in (0, "0", "0s"):

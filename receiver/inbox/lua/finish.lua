@@ -79,9 +79,9 @@ local function write_end(item, id, handler, run, about, outcome, detail, delay)
   else
     run.state = outcome
     end_without_failure(id, handler, run, detail, store, tonumber(about[5] or 1) - 1, tonumber(about[6] or 0))
+    if delay ~= '0' then note_newest(id, handler, about, delay) end
     if mark and is_merging(mark) then drop_merged(id, handler, mark, store, detail, tell_merged(about)) end
     if mark then leave_order(id, handler, mark, store) end
-    if delay ~= '0' then note_newest(id, handler, about, delay) end
   end
   published[#published + 1] = { item, outcome, store, about[3], about[4], detail }
 end

@@ -3,7 +3,7 @@
 An open item is in exactly one of ready, leased, later, held and queued, and a closed item is in none. accepted =
 settled + open + failed, and each counter matches the records. No limit has more slots in use than it allows, and no
 open event loses its body. No order key has two leases at once, its runs begin in the order of acceptance, and each of
-them ends once workers go on.
+them ends once workers go on. What is merged into a run is dropped exactly when that run is settled.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from receiver.inbox.queries.handlers import HandlerQueries
 from tests.support.inbox_audit import InboxAudit
 
 STORES = ("north", "south")
-HANDLERS = ("shop.one", "shop.two", "shop.three")
+HANDLERS = ("shop.one", "shop.two", "shop.three", "shop.four")
 OUTCOMES = ("done", "dropped", "failed", "retry", "busy", "wait", "release")
 SLOTS = 2
 LIMITS = dict.fromkeys(("shop.two", "shop.three"), Limit("erp", concurrency=SLOTS))
 """Two handlers share a limit; the first handler has none."""
 SETS = (*(keys.READY + lane for lane in ("", *HANDLERS)), keys.LEASED, keys.LATER, *(keys.HELD + one for one in STORES))
-ORDERS = {"shop.one": "c resource", "shop.three": "s store"}
-"""The second handler is not ordered; the third is, and has a limit."""
+ORDERS = {"shop.one": "c resource", "shop.three": "s store", "shop.four": "m resource"}
+"""The second handler is not ordered; the third is, and has a limit; the runs of the fourth are merged."""
 RESOURCES = 2
 LONG_DELAY = 1e10
 """Seconds after arrival, which is in 1970."""
@@ -228,9 +228,11 @@ class InboxMachine(RuleBasedStateMachine):
         return found
 
     def _check_order(self, before: list[OrderedRun], runs: Sequence[Run]) -> None:
-        """Each ordered run begins after all of its key that were accepted before it, or with them in one claim; and
-        after each event of its store that was accepted before it was routed. A replayed one comes when it can."""
+        """Each ordered run begins after all of its key that were accepted before it, or with them in one claim, or they
+        are merged into it; and after each event of its store that was accepted before it was routed. A replayed one
+        comes when it can."""
         claimed = {run.item for run in runs}
+        claimed |= {keys.run_item(one, run.handler) for run in runs for one in run.merged}
         last: dict[tuple[str, str], float] = {}
         for run in (run for run in runs if run.order_key):
             place, at = (run.handler, run.order_key), self.client.zscore(keys.INDEX, run.stored.id)
@@ -276,7 +278,10 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES), twice=st.booleans())
     def finish(self, data: st.DataObject, outcome: str, twice: bool) -> None:
         run = data.draw(st.sampled_from([run for run in self.leased if run.handler]))
+        merged = [one for one in run.merged if self._run_state(one, run.handler) == "queued"]
         assert self.inbox.finish([Outcome(run, outcome, {"result": 1})]) == [True]  # type: ignore[arg-type]
+        is_settled = outcome in ("done", "dropped")
+        assert all((self._run_state(one, run.handler) == "dropped") == is_settled for one in merged)
         self.leased.remove(run)
         self.stale.append(run)
         if twice:  # the reply was lost, and the outcome is sent again

@@ -46,6 +46,15 @@ MUTANTS = {
         "if unreadable == '' and has_ordered() then add_to('ZADD', 'unrouted:' .. store, accepted, id) end",
         "",
     ),
+    "what was merged into a run is not dropped": (
+        "if mark and is_merging(mark) then drop_merged(id, handler, mark, store, detail, tell_merged(about)) end",
+        "",
+    ),
+    "runs are merged past an older event that is not routed": (
+        "or about[2] ~= mark or has_unrouted_before(store, accepted) then",
+        "or about[2] ~= mark then",
+    ),
+    "a run that is replaced by a newer one is lost": ("add_to_queue(id, handler, mark, own.accepted)\n", ""),
     "a replayed run begins beside another": (
         "local handler, mark, store = unpack(one)\n    if (active_of(handler, key_in(mark)) or '') == '' then",
         "local handler, mark, store = unpack(one)\n    if true then",
