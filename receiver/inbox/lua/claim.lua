@@ -20,6 +20,7 @@
 -- An event whose route the caller knows is routed in the same step, as `route` would. Any other is leased to be routed.
 local FIRST_LANE = 7
 local MAX_BYTES = 8 * 1024 * 1024 -- of bodies in one claim: the server must also answer others
+local MERGED_BYTES = 4096 -- a merged run takes the server about as long as a body of this size
 local MAX_FOLLOWERS = 63 -- queued runs that are leased with the first one of their key
 local PARTS = 4 -- of a handler in a route
 local MAX_SKIPPED = 256 -- suspects of a lane that one claim skips
@@ -143,6 +144,7 @@ local function lease_merged(id, handler, run, about, alone)
     about = about_item(newest, handler)
     run = parse_run(about[1])
   end
+  size = size + #others * MERGED_BYTES
   if #others > 0 then about[MARK] = 'm:' .. table.concat(others, ',') .. ' ' .. key_in(mark) end
   lease(item_of(newest, handler), newest, handler, run, about)
 end
@@ -171,7 +173,7 @@ local function take_followers(handler, first, most)
     if size > MAX_BYTES or has_unrouted_before(first.store, tonumber(found[at + 1])) then break end
     if run and run.state == 'queued' then
       local is_due = run.token == '' or due_at(tonumber(run.token), about[7]) <= NOW
-      if run.losses > 0 or not is_due then break end
+      if run.losses > 0 or not is_due or is_merging(about[MARK] or '') then break end
       lease(item, id, handler, run, about)
       ids[#ids + 1] = id
     else

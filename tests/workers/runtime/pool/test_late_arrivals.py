@@ -112,6 +112,13 @@ def test_a_body_that_cannot_be_read_is_run(child: ChildProcess, body: bytes) -> 
     assert child.judge(child.run(body=body)) is None
 
 
+def test_the_first_source_with_a_number_counts(child: ChildProcess) -> None:
+    child.settle(child.run(number=5))
+    run = child.run(number=9)
+    stored = StoredEvent(run.stored.id, run.stored.values, b'{"x-number": "4"}\n{"version": 9}')
+    assert child.judge(replace(run, stored=stored)) is not None
+
+
 def test_long_numbers_and_numbers_as_text_are_exact(child: ChildProcess) -> None:
     child.settle(child.run(number=str(10**39 + 1)))
     assert child.judge(child.run(number=str(10**39))) is not None

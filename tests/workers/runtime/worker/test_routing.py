@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from receiver.contract.topics import PROBE
 from receiver.inbox import Declaration
 from receiver.inbox.model import Declarations
@@ -114,6 +116,14 @@ def test_the_order_of_a_handler_is_sent_along_and_its_runs_are_never_leased_whil
     table = RouteTable(Declarations("7", (ordered("resource", "stop"),)), limited=())
     assert table.handlers_for(store="north", topic="order.created") == [("shop.push", "default", False, "s resource")]
     assert list(table.routes.arguments())[3:] == ["shop.push", "default", "0", "s resource"]
+
+
+def test_runs_that_are_merged_are_ordered_by_their_resource_and_delayed() -> None:
+    one = ordered("resource")
+    merging = replace(one, details={**one.details, "delay": 5.0, "coalesce": 5.0})
+    table = RouteTable(Declarations("7", (merging,)), limited=())
+    assert table.handlers_for(store="north", topic="order.created") == [("shop.push", "default", 5.0, "m resource")]
+    assert list(table.routes.arguments())[3:] == ["shop.push", "default", ">5000", "m resource"]
 
 
 def test_a_route_that_is_ordered_by_the_data_is_routed_by_the_worker(system: System) -> None:
