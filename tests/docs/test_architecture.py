@@ -18,7 +18,7 @@ from tests.support.programs import ROOT
 
 PAGE = (ROOT / "docs/architecture.md").read_text()
 PACKAGES = ("receiver", "workers", "storehooks")
-SHARED = ("receiver.logs", "receiver.start_checks", "receiver.process_files", "workers.processes", "workers.formatting")
+SHARED = ("receiver.logs", "receiver.start_checks", "receiver.process_files", "workers.processes")
 EDGE = ("receiver.app", "receiver.server", "receiver.delivery")
 FLASK_ROOMS = ("workers.console", "workers.storeapi.sandbox")
 PURE_ROOMS = {"receiver.contract": ("flask", "redis", "rq", "gunicorn", "socket", "sqlite3", "pydantic")}

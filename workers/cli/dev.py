@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from receiver import __version__
 from receiver.config import Config, load_from_environment
+from receiver.contract.diagnosis.formatting import waits
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.inbox import Declaration, EventQueries, connect_to
 from receiver.inbox.model import DECLARATION_MS
@@ -30,7 +31,6 @@ from workers.cli.dev_stream import RefusalStream, RunStream
 from workers.cli.file_watch import FileWatch, config_files, plugin_files
 from workers.cli.options import Command, load_config
 from workers.cli.stats import equation
-from workers.formatting import waits
 from workers.plugins.validation_process import validate_plugins
 from workers.processes import python_command, reap_orphans_if_first
 from workers.runtime.supervisor import Program, Supervisor, worker_programs

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from receiver.config import Config
+from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError
 from workers.cli import output
 from workers.cli.options import Command, Span, json_option, load_config
-from workers.formatting import counted
 from workers.operations.doctor.examination import TIMEOUT, examine
 from workers.operations.doctor.facts import Facts
 from workers.operations.doctor.findings import Finding, count, fail

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import orjson
 
+from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.event import UNREADABLE, form_fields
 from receiver.inbox import Inbox
@@ -33,7 +34,6 @@ from workers.cli.options import (
     yes_option,
 )
 from workers.cli.replay_run import run_replay
-from workers.formatting import counted
 from workers.operations.all_events import SEARCH_SECONDS, AllEvents
 from workers.operations.replay import Replay, Selection, matching_runs
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
+from receiver.contract.diagnosis.formatting import counted
 from receiver.inbox import EventQueries, FailureQueries
 from receiver.inbox.administration import RereadResult
 from receiver.inbox.keys import INTAKE
 from workers.cli import output
 from workers.cli.options import Command, choose_store, connect_server, json_option, load_config, yes_option
-from workers.formatting import counted
 from workers.operations.reread import Rereader
 
 NOT_READ = {

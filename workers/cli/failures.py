@@ -9,6 +9,7 @@ from itertools import islice
 
 import click
 
+from receiver.contract.diagnosis.formatting import counted, some
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration, FailureQueries, Inbox, keys
 from receiver.inbox.administration import DropResult
@@ -17,7 +18,6 @@ from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
 from workers.cli.options import UNREADABLE_HINT, Noun, Rate, connect_reader, connect_server, load_config, yes_option
 from workers.cli.replay_run import run_replay
-from workers.formatting import counted, some
 from workers.operations.all_events import AllEvents
 from workers.operations.replay import RUNS_AT_ONCE, Replay
 

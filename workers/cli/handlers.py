@@ -9,6 +9,7 @@ import click
 from redis.exceptions import RedisError
 
 from receiver.config import Config
+from receiver.contract.diagnosis.formatting import counted, waits
 from receiver.contract.errors import ServerUnusable
 from receiver.contract.topics import matches
 from receiver.inbox import Administration, Declaration, keys
@@ -26,7 +27,6 @@ from workers.cli.options import (
     require_handler,
     yes_option,
 )
-from workers.formatting import counted, waits
 from workers.operations.explain_handlers import START_OR_RELOAD
 
 

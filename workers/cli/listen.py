@@ -12,6 +12,7 @@ from pydantic import SecretStr, ValidationError
 
 from receiver.config import Config
 from receiver.config.settings import ForwardSettings
+from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
 from receiver.contract.topics import PROBE, matches
@@ -21,7 +22,6 @@ from receiver.inbox.queries.damage import DamagedRecord
 from receiver.inbox.redis.connecting import server_ms
 from workers.cli import output
 from workers.cli.options import Command, choose_store, connect_server, load_config
-from workers.formatting import counted
 from workers.operations.local_run import LocalRun
 
 POLL_EVERY = 0.2

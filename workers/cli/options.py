@@ -17,13 +17,13 @@ from redis import Redis
 from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.config.errors import did_you_mean
 from receiver.config.values import is_store_name, parse_duration, parse_rate, parse_size
+from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError, NotFound, ServerUnusable, StorehooksError
 from receiver.inbox import Inbox, connect_to, keys
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.redis.connecting import check
 from receiver.spool import REFUSED_FILE, Refusals, open_existing_refusals
 from workers.cli import output
-from workers.formatting import counted
 
 if TYPE_CHECKING:
     from workers.operations.all_events import AllEvents

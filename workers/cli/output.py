@@ -26,10 +26,10 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 import orjson
 
+from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.diagnosis.terminal_text import escaped, harmless
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import form_fields
-from workers.formatting import counted
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

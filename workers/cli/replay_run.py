@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import click
 
+from receiver.contract.diagnosis.formatting import counted
 from receiver.inbox.administration import ReopenResult
 from receiver.inbox.queries.handlers import HandlerQueries
 from workers.cli import output
-from workers.formatting import counted
 from workers.operations.replay import Replay
 
 NOT_REPLAYED = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from receiver.config import Config
+from receiver.contract.diagnosis.formatting import counted, span
+from receiver.contract.diagnosis.formatting import size as size_text
 from workers.cli import output
 from workers.cli.options import Command, Octets, Span, json_option, load_config
-from workers.formatting import counted, span
-from workers.formatting import size as size_text
 from workers.operations.sizing import USABLE, Needs, PlannedLoad, needs_of
 
 

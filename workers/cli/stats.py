@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from receiver.contract.diagnosis.formatting import counted, waits
 from receiver.inbox import EventQueries
 from workers.cli import output
 from workers.cli.options import Command, connect_to_list_hosts, json_option, load_config
-from workers.formatting import counted, waits
 from workers.operations.host_spools import Host, find_hosts, total_spooled
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from receiver.config import Config
+from receiver.contract.diagnosis.formatting import clock, span, waits
 from receiver.inbox import Administration, EventQueries, keys
 from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.subscription_checks import Repair
@@ -15,7 +16,6 @@ from workers.cli import output
 from workers.cli.options import Noun, choose_store, connect_reader, connect_server, json_option, load_config
 from workers.cli.stores_add import add
 from workers.cli.stores_remove import remove
-from workers.formatting import clock, span, waits
 
 if TYPE_CHECKING:  # it imports an HTTP client, and `stores list` needs none
     from workers.operations.store_status import StoreStatus

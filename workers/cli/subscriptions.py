@@ -13,6 +13,7 @@ import click
 from redis import Redis
 
 from receiver.config import Config
+from receiver.contract.diagnosis.formatting import counted, span
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox.subscription_checks import CheckResult, Repair, SubscriptionChecks
 from workers.cli import output
@@ -25,7 +26,6 @@ from workers.cli.subscriptions_display import (
     show_results,
     sign,
 )
-from workers.formatting import counted, span
 from workers.storeapi.configured_client import sandbox_hint
 from workers.subscriptions.apply import ChangeResult, apply_changes
 from workers.subscriptions.managed_store import (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from receiver.config import Config
+from receiver.contract.diagnosis.formatting import counted, span
 from workers.cli import output
-from workers.formatting import counted, span
 from workers.subscriptions.apply import ChangeResult
 from workers.subscriptions.plan import Handlers, Plan
 

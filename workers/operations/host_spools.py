@@ -13,12 +13,12 @@ from redis import Redis
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from receiver.config import Config
+from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.keys import host_of
 from receiver.inbox.queries.events import Spool, SpoolState
 from receiver.spool import events_files, is_damage, kept_files, newest_events_file, open_events
-from workers.formatting import counted
 
 UNKNOWN = "unknown"
 

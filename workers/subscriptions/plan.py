@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal
 
+from receiver.contract.diagnosis.formatting import counted, some, span
 from receiver.contract.records import Record, Subscription
 from receiver.contract.stores import Store
 from receiver.contract.topics import matches, their_names, translate
 from receiver.inbox import Declaration
-from workers.formatting import counted, some, span
 from workers.plugins.router import wanted_by
 from workers.storeapi.client import Client
 from workers.storeapi.errors import ApiError

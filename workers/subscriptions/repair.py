@@ -18,11 +18,11 @@ from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.config import Config
+from receiver.contract.diagnosis.formatting import span
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.redis.server_faults import reason_of
 from receiver.inbox.subscription_checks import BUSY_MS, CheckResult, Repair, StoreLocked, SubscriptionChecks, Trouble
-from workers.formatting import span
 from workers.subscriptions.apply import ChangeResult, apply_changes
 from workers.subscriptions.change_notice import retry_redis
 from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of, url_has_changed

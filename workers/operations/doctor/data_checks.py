@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from receiver.contract.diagnosis.formatting import clock, counted, size, some, span
 from receiver.inbox.history_moves import MARK_BYTES
 from receiver.inbox.known_data import DataChange
 from receiver.inbox.redis.server_state import HIGH_MEMORY, is_nearly_full
-from workers.formatting import clock, counted, size, some, span
 from workers.operations.doctor.facts import Facts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 

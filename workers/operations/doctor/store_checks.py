@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from receiver.contract.diagnosis.explain import caveats
+from receiver.contract.diagnosis.formatting import clock, counted, some, span
 from receiver.contract.stores import UNKNOWN_STORE
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import StoreRefusals
-from workers.formatting import clock, counted, some, span
 from workers.operations.doctor.facts import ApiFacts, Facts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.subscriptions.managed_store import is_managed, url_has_changed

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from receiver.config import Config
 from receiver.config.values import LOOPBACK
+from receiver.contract.diagnosis.formatting import clock, counted, size, span
 from receiver.inbox.redis.connecting import OLDEST_VERSION
 from receiver.inbox.redis.server_state import is_nearly_full
 from receiver.spool import REFUSED_FILE, RESERVED_DISK_BYTES
-from workers.formatting import clock, counted, size, span
 from workers.operations.doctor.data_checks import changed_data
 from workers.operations.doctor.facts import Facts, HostFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn

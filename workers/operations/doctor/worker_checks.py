@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from receiver.contract.diagnosis.formatting import clock, counted, some, waits
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.stored_headers import NEVER_STORED
 from receiver.contract.topics import matches
 from receiver.inbox import Declaration, keys
 from receiver.inbox.own_writes import MAX_DEPTH, SuspectedLoop
 from receiver.inbox.queries.health import Heartbeat
-from workers.formatting import clock, counted, some, waits
 from workers.operations.doctor.facts import Facts, InboxFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.operations.topic_names import SentName, Unsent, known_topics, sent_names, unsent

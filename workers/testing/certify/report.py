@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from workers.formatting import counted
+from receiver.contract.diagnosis.formatting import counted
 from workers.testing.certify.runner import Results
 from workers.testing.certify.scenarios import BASELINES, IDEMPOTENCE, ORDER
 

@@ -14,6 +14,7 @@ import pytest
 
 from receiver.config import Config, load
 from receiver.config.values import Bounds
+from receiver.contract.diagnosis.formatting import clock, counted, size, some, span, waits
 from receiver.inbox import Declaration
 from receiver.inbox.history_moves import MoveReport
 from receiver.inbox.known_data import DataChange, DataNotice
@@ -23,7 +24,6 @@ from receiver.inbox.queries.health import Footprint, Heartbeat
 from receiver.inbox.redis.server_faults import ServerFault
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import Refusal, StoreRefusals, open_refusals
-from workers.formatting import clock, counted, size, some, span, waits
 from workers.operations.doctor import (
     data_checks,
     local_facts,
