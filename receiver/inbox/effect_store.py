@@ -5,13 +5,21 @@ A place is the name of a key without the prefix: `o:...` holds once marks, `st:.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import TimeoutError as NoAnswer
 
 from receiver.inbox import keys
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
+
+
+class EffectStoreAway(LostConnection):
+    """The server does not answer. That is not the handler's failure."""
 
 
 class EffectStore:
@@ -34,22 +42,34 @@ class EffectStore:
         self._once("clear", place, field, "", mark)
 
     def read(self, place: str, name: str) -> bytes | None:
-        value: Any = self.client.hget(keys.PREFIX + place, name)
+        with _reached():
+            value: Any = self.client.hget(keys.PREFIX + place, name)
         return None if value is None else bytes(value)
 
     def write(self, place: str, name: str, value: bytes | None) -> None:
         """Store a value of a plugin's state; None deletes it."""
-        if value is None:
-            self.client.hdel(keys.PREFIX + place, name)
-        else:
-            self.client.hset(keys.PREFIX + place, name, value)
+        with _reached():
+            if value is None:
+                self.client.hdel(keys.PREFIX + place, name)
+            else:
+                self.client.hset(keys.PREFIX + place, name, value)
 
     def add(self, place: str, name: str, by: int) -> int:
-        return int(self.client.hincrby(keys.PREFIX + place, name, by))
+        with _reached():
+            return int(self.client.hincrby(keys.PREFIX + place, name, by))
 
     def _once(self, step: str, place: str, field: str, item: str, *more: Argument) -> list[Any]:
-        reply = script_runner.run_one(self.client, "once", step, place, field, item, self._keep_ms, *more)
+        with _reached():
+            reply = script_runner.run_one(self.client, "once", step, place, field, item, self._keep_ms, *more)
         return [reply[0].decode(), *reply[1:]]
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    try:
+        yield
+    except (LostConnection, NoAnswer) as error:
+        raise EffectStoreAway("Redis did not answer ctx.once or ctx.state") from error
 
 
 def clear_effects(client: Redis) -> None:

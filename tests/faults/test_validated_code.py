@@ -240,6 +240,7 @@ def test_a_package_that_is_gone_for_a_moment_is_not_forgotten(shop: System, tmp_
     eventually(lambda: "plugin loyalty is not installed any more" in shop.log("worker"), what=shop.log("worker"))
     (tmp_path / "moved").rename(site)
     assert result(shop, event_id, "loyalty.points") == ("old", "1.5")
+    eventually(lambda: "all plugins can be loaded again" in shop.log("worker"), what=shop.log("worker"))
 
 
 def test_child_processes_that_have_a_broken_package_keep_it(with_package: System) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, cast
 
@@ -47,7 +48,7 @@ class Effect:
         is_done, found = self._begin()
         if is_done:
             return cast(T, found)
-        try:
+        with self._performing(found):
             result = call()
             if inspect.iscoroutine(result):
                 result.close()
@@ -55,21 +56,23 @@ class Effect:
                     f"{self.field} is async; give ctx.once the `async def` function itself, and await it: "
                     "await ctx.once(key, function, ...)"
                 )
-        except Exception:
-            self.effects.clear(self.place, self.field, found)
-            raise
         return self._store(result)
 
     async def once_awaited(self, call: Callable[[], Awaitable[T]]) -> T:
         is_done, found = self._begin()
         if is_done:
             return cast(T, found)
-        try:
+        with self._performing(found):
             result = await call()
-        except Exception:
-            self.effects.clear(self.place, self.field, found)
-            raise
         return self._store(result)
+
+    @contextmanager
+    def _performing(self, mark: bytes) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self.effects.clear(self.place, self.field, mark)
+            raise
 
     def _begin(self) -> tuple[bool, Any]:
         """Whether it has happened; then its result, else the mark that it begins."""

@@ -102,7 +102,8 @@ def test_two_causes_in_one_handler_are_two_groups_for_every_command(make_system:
 
 
 def test_a_plugin_that_moves_from_a_file_to_a_package_keeps_its_groups(make_system: Callable[..., System]) -> None:
-    system = make_system(plugin=PLUGIN.format(imports="", helper=HELPER))
+    system = make_system(plugin=PLUGIN.format(imports="from erp_customers import look_up", helper=""))
+    (system.plugin.parent / "erp_customers.py").write_text(HELPER)
     worker = system.start("web", "worker")[1]
     deliver_all(system, 1)
     before = {one.id for one in groups_of(system)}

@@ -291,6 +291,41 @@ def test_work_continues_after_the_server_was_killed_and_restarted(
     assert shop.settled(shop.accept()) == "settled"
 
 
+ONCE = """
+import os, time
+from storehooks import Router
+
+router = Router("shop")
+
+def file(name):
+    return os.path.join(os.path.dirname(__file__), name)
+
+@router.on("order.*", retries=0)
+def export(event, ctx):
+    open(file("begun"), "w").close()
+    while not os.path.exists(file("away")):
+        time.sleep(0.01)
+    try:
+        return ctx.once("export", lambda: "exported")
+    except Exception:
+        open(file("tried"), "w").close()
+        raise
+"""
+
+
+def test_an_outage_inside_ctx_once_costs_no_attempt(make_system: Callable[..., System], own_redis: Server) -> None:
+    shop = make_system(plugin=ONCE, url=own_redis.url)
+    started(shop)
+    event_id = shop.accept()
+    eventually((shop.plugin.parent / "begun").exists, what=shop.log("worker"))
+    own_redis.kill()
+    (shop.plugin.parent / "away").touch()
+    eventually((shop.plugin.parent / "tried").exists, what="ctx.once met the outage")
+    own_redis.start()
+    assert shop.settled(event_id) == "settled"
+    assert shop.run_of(event_id, "shop.export").attempts == 1
+
+
 def test_rq_info_shows_a_worker_until_it_stops(shop: System, server_url: str) -> None:
     worker, _ = shop.start("worker", "housekeeper")
     shop.settled(shop.accept())

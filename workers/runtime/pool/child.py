@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,12 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.event import Event
 from receiver.inbox import Run, connect_to
-from receiver.inbox.effect_store import EffectStore
+from receiver.inbox.effect_store import EffectStore, EffectStoreAway
 from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult, kind_of
 from workers.plugins import conditions, discovery, plugin_settings
 from workers.plugins.context import Context
 from workers.plugins.coroutines import CoroutineRunner
-from workers.plugins.effects import Effects, EffectUnderWay
+from workers.plugins.effects import UNDER_WAY_DELAY, Effects, EffectUnderWay
 from workers.plugins.exceptions import Busy, Drop, Fail, Retry
 from workers.plugins.plugin_code import ValidatedCode
 from workers.plugins.router import FailedFunction, Handler, Router
@@ -74,7 +74,7 @@ def serve(
     # subprocesses must not inherit an ignored signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
     plugins, missing = discovery.load_validated(config, code)
-    executor = RunExecutor(config, plugins, stopped, LeaseGuard(lease))
+    executor = RunExecutor(config, plugins, stopped, LeaseGuard(lease), modules=code.modules)
     channel.sendall(pack_message({"ready": True, "missing": missing}))
     reader = TicketReader(tickets)
     with channel.makefile("rb") as stream:
@@ -148,8 +148,15 @@ class RunExecutor:
     """Calls handlers, one run at a time, and turns what they return or raise into results."""
 
     def __init__(
-        self, config: Config, plugins: list[discovery.Plugin], stopped: Callable[[], bool], guard: LeaseGuard
+        self,
+        config: Config,
+        plugins: list[discovery.Plugin],
+        stopped: Callable[[], bool],
+        guard: LeaseGuard,
+        *,
+        modules: Iterable[str],
     ) -> None:
+        """`modules` are those beside plugins that are files: own code of the plugins, too."""
         self._config = config
         self._guard = guard
         self._stopped = stopped
@@ -163,7 +170,9 @@ class RunExecutor:
         self._error: BaseException | None = None
         """What the last run raised."""
         for one in plugins:
-            packages = frozenset(handler.module.partition(".")[0] for handler in one.handlers)
+            packages = frozenset(
+                name.partition(".")[0] for name in (*(handler.module for handler in one.handlers), *modules)
+            )
             plugin = LoadedPlugin(one.router, one.version, packages)
             self._plugins.append(plugin)
             for handler in one.handlers:
@@ -328,8 +337,8 @@ def _result_of_error(error: BaseException, run: Run, packages: frozenset[str]) -
     match error:
         case Drop():
             return RunResult(Ending.DROPPED, {"result": shorten(error.why)})
-        case EffectUnderWay():
-            return RunResult(Ending.WAIT, {"error": shorten(error.why)}, _seconds(error.after))
+        case EffectUnderWay() | EffectStoreAway():
+            return RunResult(Ending.WAIT, {"error": shorten(str(error))}, UNDER_WAY_DELAY)
         case Busy():
             return RunResult(Ending.BUSY, {"error": shorten(f"Busy: {error.why}")}, _seconds(error.after))
         case Fail():

@@ -174,7 +174,10 @@ class Worker(RegisteredWorker):
     def _publish_fault(self) -> None:
         """Let `doctor` report that a plugin cannot be loaded any more."""
         if self._reload.fault:
-            fault = self._reload.fault = "" if self._pool.is_complete else self._reload.fault
+            if self._pool.is_complete:
+                self._reload.fault = ""
+                log.info("all plugins can be loaded again")
+            fault = self._reload.fault
             self._exchange.try_at_server(lambda: self._exchange.inbox.publish_plugin_fault(self.name, fault))
 
     def _renew_leases(self) -> None:
