@@ -45,8 +45,9 @@ bench: $(RUN) $(PEERS)  ## all benchmarks against the peers, under 20 minutes (A
 bench-quick: $(RUN) $(PEERS)  ## the same in under 3 minutes: a smoke test, its figures are less certain
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
 
-reference: $(RUN)  ## generate docs/reference.md, the client's types and the list of files in docs/architecture.md
+reference: $(RUN)  ## generate docs/reference.md, docs/topics.md, the client's types and the list of files in docs/architecture.md
 	@PYTHONPATH=. $(BIN)/python scripts/reference.py
+	@PYTHONPATH=. $(BIN)/python scripts/topics_page.py
 	@PYTHONPATH=. $(BIN)/python scripts/client_stub.py
 	@PYTHONPATH=. $(BIN)/python scripts/file_index.py
 

@@ -22,7 +22,7 @@ from tests.support.harness import Server, System, children_of, eventually
 A_SECOND, HOUR = 20, 3600
 SENDERS = 6
 PAGE, ROW_OVERHEAD, INDEX_OVERHEAD = 4096, 30, 100
-"""The sizes on disk that docs/operating.md gives for a spooled delivery."""
+"""The sizes on disk that docs/operating/spool.md gives for a spooled delivery."""
 
 
 class Sender(threading.Thread):

@@ -1,6 +1,6 @@
 """Redis before 8.6 replays its append-only file with the rights of the user `default`, and drops what scripts wrote.
 
-`doctor` says so before a restart, and the rights and the rescue of docs/operating.md are right.
+`doctor` says so before a restart, and the rights and the rescue of docs/operating/redis.md are right.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.harness import Server, System, free_port
 from tests.support.programs import ROOT
 from workers.operations.doctor.local_facts import server_facts
 
-RIGHTS = re.findall(r"ACL SETUSER storehooks (.+)", (ROOT / "docs/operating.md").read_text())[0]
+RIGHTS = re.findall(r"ACL SETUSER storehooks (.+)", (ROOT / "docs/operating/redis.md").read_text())[0]
 NO_RIGHTS, ALL_RIGHTS = "off", "off ~* &* +@all"
 REDIS = pytest.param(
     shutil.which("redis-server") or "",

@@ -225,7 +225,7 @@ def missing_right(client: Redis, *, waits: bool) -> ServerFault | None:
     uses, rights = " or ".join(one.use for one in lacking), " ".join(dict.fromkeys(one.right for one in lacking))
     return ServerFault(
         f"the user {user_of(client)} of the Redis server at {describe(client)} may not {uses}",
-        f"give it {rights}, as docs/operating.md says",
+        f"give it {rights}, as docs/operating/redis.md says",
         only_workers=set(lacking) <= set(_NEEDED_TO_WAIT),
     )
 

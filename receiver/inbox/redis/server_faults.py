@@ -168,7 +168,7 @@ def _refused_command(error: RedisError, server: str, client: Redis) -> ServerFau
 def _missing_right(said: str, user_may_not: str, client: Redis) -> ServerFault:
     """The server names a command that the user may not run. Of a key it says only that it is one."""
     if command := _command_in(said):
-        return ServerFault(f"{user_may_not} run {command}", "give it the rights that docs/operating.md lists")
+        return ServerFault(f"{user_may_not} run {command}", "give it the rights that docs/operating/redis.md lists")
     pipeline = client.pipeline(transaction=False)
     for name in _A_KEY_OF.values():
         pipeline.exists(name)
@@ -177,8 +177,8 @@ def _missing_right(said: str, user_may_not: str, client: Redis) -> ServerFault:
         if refused := [prefix for prefix, answer in answers if isinstance(answer, NoPermissionError)]:
             patterns = " ".join(f"~{prefix}*" for prefix in refused)
             use = f"use keys that begin with {' or '.join(refused)}"
-            return ServerFault(f"{user_may_not} {use}", f"give it {patterns}, as docs/operating.md says")
-    fix = "give it the rights that docs/operating.md lists"
+            return ServerFault(f"{user_may_not} {use}", f"give it {patterns}, as docs/operating/redis.md says")
+    fix = "give it the rights that docs/operating/redis.md lists"
     return ServerFault(f"{user_may_not} use all that is needed: {said.rstrip('.')}", fix)
 
 

@@ -125,7 +125,7 @@ def test_the_runbook_of_the_documents_can_be_followed_line_by_line(
     there is no group to replay."""
     shop = BrokenShop(make_system, tmp_path, retries="(0.1,) * 500")
     ids = shop.receive(8)
-    page = (ROOT / "docs/operating.md").read_text()
+    page = (ROOT / "docs/operating/failures.md").read_text()
     runbook = page.partition("In the morning:\n\n")[2].partition("\n\n")[0]
     lines = runbook.replace("erp.export_order", HANDLER).replace("a1f3", shop.group).splitlines()
     assert len(lines) == 7

@@ -158,7 +158,7 @@ def test_the_memory_of_lua_does_not_grow_with_its_arguments(own: System) -> None
 def test_the_user_in_the_documentation_has_all_rights_that_are_needed(
     make_system: Callable[..., System], own_redis: Server
 ) -> None:
-    text = (ROOT / "docs" / "operating.md").read_text()
+    text = (ROOT / "docs/operating/redis.md").read_text()
     (rule,) = re.findall(r"^    (ACL SETUSER .*)$", text, re.MULTILINE)
     own_redis.client.execute_command(*rule.replace("PASSWORD", "pw").split())
     system = make_system(url=own_redis.url.replace("unix://", "unix://storehooks:pw@"), plugin=PLUGIN)

@@ -69,7 +69,7 @@ def refusal(url: str, *, kind: type[ServerUnusable] = ServerUnusable, **more: ob
         ("", "requires a password", "put it into [redis] url (or REDIS_URL): redis://USER:PASSWORD@HOST:PORT"),
         (":wrong@", "refuses the password of the user default", "correct them in [redis] url (or REDIS_URL)"),
         ("me:wrong@", "refuses the password of the user me", "special characters percent-encoded"),
-        ("reader:word@", "the user reader may not run INFO", "give it the rights that docs/operating.md lists"),
+        ("reader:word@", "the user reader may not run INFO", "give it the rights that docs/operating/redis.md lists"),
     ],
 )
 def test_a_wrong_password_is_named(locked: Locked, user: str, said: str, fix: str) -> None:
@@ -235,7 +235,7 @@ def test_a_command_that_was_renamed_away_is_named(tmp_path: Path, command: str) 
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ("-time", "may not run TIME; give it +time, as docs/operating.md says"),
+        ("-time", "may not run TIME; give it +time, as docs/operating/redis.md says"),
         ("resetkeys ~sh:*", "may not read keys that begin with rq:; give it ~rq:*, as"),
         ("-time -fcall", "may not run TIME or run FCALL; give it +time +@scripting, as"),
     ],
@@ -292,7 +292,7 @@ def test_doctor_names_a_right_that_was_taken_away_and_advises_no_restart(
     assert server["level"] == "fail"
     assert "the user limited" in server["text"]
     assert "may not run FCALL or run FUNCTION LOAD" in server["text"]
-    assert "give it +@scripting, as docs/operating.md says" in server["fix"]
+    assert "give it +@scripting, as docs/operating/redis.md says" in server["fix"]
     assert "do not restart them" in server["more"][0]
     assert not {one["check"] for one in findings} & {"workers", "housekeeper"}
     assert not [one for one in findings if "start " in one["fix"]]
