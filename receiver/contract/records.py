@@ -236,8 +236,10 @@ class Order(Record):
 
     @property
     def lines(self) -> tuple[OrderLine, ...]:
-        """The lines of the order."""
+        """The lines of the order. Null is an empty list."""
         lines, currency = self.value("lines"), self._currency_code()
+        if lines is None:
+            return ()
         if not isinstance(lines, list | tuple) or not all(isinstance(line, Mapping) for line in lines):
             raise RecordError(f"{self.field_name('lines')} of this {self.kind} is not a list of objects")
         return tuple(OrderLine(line, self._map, self._hint_of("line"), currency) for line in lines)

@@ -128,9 +128,11 @@ class Pages(Generic[R]):
     def _following(self, position: _Position, reply: PageReply, rows: Sequence[Any], walk: _Walk) -> _Position | None:
         """The position of the next page; None at the end."""
         if self._style in ("page", "offset"):
-            if not rows or self._has_all(rows, walk):
+            # An empty page after a full one is the end, or a page that the store could not fill: the next one tells.
+            is_end = not rows and (self.total is not None or walk.pages == 1 or walk.short_page)
+            if is_end or self._has_all(rows, walk):
                 return None
-            step = 1 if self._style == "page" else len(rows)
+            step = 1 if self._style == "page" else len(rows) or walk.first_length
             return _Position({self._param: position.query[self._param] + step})
         following = self._next(reply)
         if following is not None and following in (position.link, position.query.get(self._param)):
@@ -168,9 +170,10 @@ class Pages(Generic[R]):
                 "paging",
                 _STYLES,
             )
-        if self._style == "page" and self.total is None and walk.short_page and rows:
+        short = walk.short_page if self._style == "page" else walk.empty_page
+        if self._style in ("page", "offset") and self.total is None and short and rows:
             raise self._error(
-                f"page {walk.short_page} has fewer records than the first one, and there are pages after it, so "
+                f"page {short} has fewer records than the first one, and there are pages after it, so "
                 "records may be missing; list again. If the store has another style of paging",
                 _STYLES,
             )
@@ -318,17 +321,20 @@ class _Walk:
         self.highest_total = 0
         self.short_page = 0
         """The page that had fewer records than the first one, if it is not the last page so far."""
+        self.empty_page = 0
+        """The page that had none, if it is not the last page so far."""
         self.repeats = False
-        self._first_length = self._length = 0
+        self.first_length = self._length = 0
         self._rows_without_id: list[Any] = []
         self._ids: OrderedDict[Any, None] = OrderedDict()
 
     def add(self, rows: list[Any], ids: list[Any], total: int | None) -> list[Any]:
         """Add a page; return its records that did not come before."""
         if self.pages == 0:
-            self.first_total, self._first_length = total, len(rows)
-        elif self._length < self._first_length:
+            self.first_total, self.first_length = total, len(rows)
+        elif self._length < self.first_length:
             self.short_page = self.short_page or self.pages
+            self.empty_page = self.empty_page or (0 if self._length else self.pages)
         self.highest_total, self._length = max(self.highest_total, total or 0), len(rows)
         new = [row for row, id_ in zip(rows, ids, strict=True) if self._is_new(id_)]
         without_id = [row for row, id_ in zip(rows, ids, strict=True) if id_ is None]

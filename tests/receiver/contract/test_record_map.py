@@ -425,7 +425,11 @@ def test_minor_units_are_exact_whatever_the_precision_of_a_handler() -> None:
         assert str(order.total) == "1234567890123456789012345678.90"
 
 
-@pytest.mark.parametrize("lines", [None, {"data": []}, "x", [1]])
+def test_lines_that_are_null_are_none() -> None:
+    assert Order({"lines": None}).lines == ()
+
+
+@pytest.mark.parametrize("lines", [{"data": []}, "x", [1]])
 def test_lines_that_are_not_a_list_of_objects_are_an_error(lines: Any) -> None:
     with pytest.raises(RecordError, match="lines of this order is not a list of objects"):
         _ = Order({"lines": lines}).lines

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from receiver.config import load
 from tests.support.foreign_shop import ShopAnswer, ShopRequest, foreign_shop
-from workers.storeapi import ApiError, Client
+from tests.support.harness import SECRET
+from workers.storeapi import ApiError, Client, client_for_store
 from workers.storeapi.catalogue import Operation, bundled_catalogue
 from workers.storeapi.error_advice import error_for
 from workers.storeapi.errors import AccessDenied, InvalidRequest, ResourceNotFound, StatusError, UnexpectedResponse
@@ -122,6 +125,17 @@ def test_the_token_is_never_shown_even_if_the_store_repeats_it() -> None:
             client.orders.get(1)
     assert str(caught.value).startswith("orders.get at south: answered 403, bad Bearer ***")
     assert TOKEN not in str(caught.value) + caught.value.excerpt
+
+
+def test_a_second_key_in_the_catalogues_headers_is_not_shown_either(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    with foreign_shop(lambda request: ShopAnswer({"message": f"bad {request.headers['x-app-key']}"}, 403)) as shop:
+        config.write_text(
+            f'[stores.south]\nbase_url = "{shop.url}"\nallow_private = true\nauth = {{ token = "{TOKEN}" }}\n'
+            f'signing_secrets = ["{SECRET}"]\ncatalogue = {{ headers = {{ x-app-key = "a-second-key-of-ours" }} }}\n'
+        )
+        with pytest.raises(AccessDenied, match=r"answered 403, bad \*\*\*"):
+            client_for_store(load(config, {}), "south").orders.get(1)
 
 
 def test_an_error_through_http_names_status_operation_request_and_words() -> None:

@@ -193,6 +193,16 @@ def test_a_short_page_in_the_middle_is_an_error_without_a_total(shop: ForeignSho
         ids(client(shop, tmp_path, "").products.list())
 
 
+@pytest.mark.parametrize(("style", "name", "second"), [("page", "page", "2"), ("offset", "offset", "60")])
+def test_an_empty_page_in_the_middle_is_an_error_without_a_total(
+    shop: ForeignShop, tmp_path: Path, style: str, name: str, second: str
+) -> None:
+    answer = pages_from(1) if style == "page" else offsets
+    shop.answer = lambda request: ShopAnswer({"data": []}) if request.query.get(name) == second else answer(request)
+    with pytest.raises(UnexpectedResponse, match="page 2 has fewer records than the first one"):
+        ids(client(shop, tmp_path, f'{PAGING}style = "{style}"\n').products.list())
+
+
 def test_a_total_that_falls_is_an_error_because_records_move_to_earlier_pages(
     shop: ForeignShop, tmp_path: Path
 ) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -46,12 +47,18 @@ class TokenHeader(NamedTuple):
         return f"{self.scheme} {token}".strip()
 
     def secrets(self, token: str) -> tuple[str, ...]:
-        """The token as it is in config, in the header, and in JSON whose slashes are escaped."""
-        forms = (token, self.value(token).rpartition(" ")[2])
-        return tuple(text for one in forms if len(one) >= SHORTEST_SECRET for text in (one, one.replace("/", "\\/")))
+        """The token as it is in config and in the header."""
+        return token, self.value(token).rpartition(" ")[2]
 
 
 BEARER = TokenHeader("authorization", "Bearer")
+_NAME_OF_A_SECRET = re.compile("key|token|secret|auth|password")
+"""The headers of a catalogue may have a second key, and values that every error may show."""
+
+
+def _to_hide(secrets: Iterable[str]) -> tuple[str, ...]:
+    """As they are, and in JSON whose slashes are escaped."""
+    return tuple(text for one in secrets if len(one) >= SHORTEST_SECRET for text in (one, one.replace("/", "\\/")))
 
 
 class CallLimit(NamedTuple):
@@ -140,7 +147,8 @@ class CallSender:
         if call.content is not None:
             headers["content-type"] = "application/json"
         response = self._http.send(call.method, call.url, headers=headers, content=call.content, until=call.until)
-        return replace(response, hidden=self._token_header.secrets(token))
+        keys = [value for name, value in call.headers.items() if _NAME_OF_A_SECRET.search(name)]
+        return replace(response, hidden=_to_hide([*self._token_header.secrets(token), *keys]))
 
     def _wait_after_lost_response(self, call: ApiCall, retries: _Retries, error: Unreachable) -> None:
         """No response. A retry is safe if the store cannot have the call, or if doing it twice does no harm."""
