@@ -233,7 +233,7 @@ def test_replays_of_retries_forget_the_delay(system: System) -> None:
 @pytest.mark.parametrize("action", ["replay", "drop"])
 def test_failures_of_the_time_ahead_can_be_replayed_and_dropped(system: System, action: str) -> None:
     ahead = [fail(system), fail(system)]
-    (group,) = FailureQueries(system.client).groups()
+    (group,) = FailureQueries(system.client).groups().entries
     for event_id in ahead:
         system.client.zincrby(keys.GROUP_RUNS + group.id, DAYS * 1000, f"{event_id}|shop.greet")
     fail(system)
@@ -241,14 +241,14 @@ def test_failures_of_the_time_ahead_can_be_replayed_and_dropped(system: System, 
     done = system.run_cli("failures", action, "--group", group.id, *options, "--yes")
     assert done.returncode == 0, done.stderr
     assert f"3 runs {'dropped' if action == 'drop' else 'replayed'}" in done.stdout
-    assert FailureQueries(system.client).groups() == []
+    assert FailureQueries(system.client).groups().entries == []
 
 
 def test_a_failure_of_the_time_ahead_that_fails_again_is_replayed_once(system: System) -> None:
     """It fails again at a time before its first failure, and the replay has not ended then."""
     ids = [fail(system) for _ in range(3)]
     reader = FailureQueries(system.client)
-    (group,) = reader.groups()
+    (group,) = reader.groups().entries
     for event_id in ids:
         system.client.zincrby(keys.GROUP_RUNS + group.id, DAYS * 1000, f"{event_id}|shop.greet")
     replayed = []
@@ -258,7 +258,7 @@ def test_a_failure_of_the_time_ahead_that_fails_again_is_replayed_once(system: S
         system.administration.reopen([item], {})
         system.inbox.finish([Outcome(claim_one(system.inbox, "shop.greet"), OutcomeKind.FAILED, {"group": group.id})])
     assert sorted(replayed) == sorted(f"{event_id}|shop.greet" for event_id in ids)
-    assert [one.failed for one in reader.groups() if one.id == group.id] == [3]
+    assert [one.failed for one in reader.groups().entries if one.id == group.id] == [3]
 
 
 def test_an_unreadable_delivery_of_the_time_ahead_can_be_read_again(system: System) -> None:

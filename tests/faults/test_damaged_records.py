@@ -297,7 +297,7 @@ def test_commands_work_past_a_damaged_event_and_name_it(system: System) -> None:
     assert listed == {event_id: "damaged"} | dict.fromkeys(ids, "failed")
     failures = {one["event"]: one["error"] for one in json.loads(system.run_cli("failures", "--json").stdout)}
     assert failures == {event_id: "its record is damaged"} | dict.fromkeys(ids, "E")
-    (group,) = FailureQueries(system.client).groups()
+    (group,) = FailureQueries(system.client).groups().entries
     assert system.run_cli("failures", "show", group.id).returncode == 0
     for command in (("events", "show", event_id), ("failures", "drop", "--event", event_id, "--reason", "x")):
         done = system.run_cli(*command)

@@ -476,7 +476,7 @@ def test_a_probe_succeeds_only_if_that_probe_is_stored(shop: Shop, monkeypatch: 
     shop.apply()
     monkeypatch.setattr("workers.subscriptions.probe.ARRIVAL_SECONDS", 0.2)
     probe(shop.managed.with_secrets(), shop.system.client)
-    (earlier,) = shop.system.ledger.events(topic=PROBE)
+    (earlier,) = [one for one in shop.system.ledger.events() if one.topic == PROBE]
     liar = httpx2.Response(200, json={"id": earlier.id})
     monkeypatch.setattr(httpx2, "post", lambda *_, **__: liar)
     with pytest.raises(ProbeFailed, match="it is not in this inbox"):

@@ -156,7 +156,7 @@ class InboxAudit:
             value for record in self._records.values() for name, value in record.items() if name.startswith("g:")
         )
         counted: Counter[str] = Counter()
-        for group in FailureQueries(self._client).groups():
+        for group in FailureQueries(self._client).every_group():
             counted[f"{group.id} retrying"] += group.retrying
             counted[f"{group.id} failed"] += group.failed
             assert self._client.zcard(keys.GROUP_RUNS + group.id) == group.retrying + group.failed

@@ -257,7 +257,7 @@ class Dev:
         removed = before - {one.handler for one in handlers}
         with contextlib.suppress(RedisError):
             for name, waiting in sorted(HandlerQueries(self._client).waiting(removed).items()):
-                runs = f"{waits(waiting, 'run')} for it" if waiting else "new runs will wait for it"
+                runs = f"{waits(waiting.runs, 'run')} for it" if waiting.runs else "new runs will wait for it"
                 self._print_note(f"handler {name} was removed; {runs}")
                 self._print_note(f"if it was removed for good: {output.our_name()} handlers retire {name}")
 

@@ -17,6 +17,7 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.event import UNREADABLE, form_fields
 from receiver.inbox import Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
+from receiver.inbox.queries.cursors import Cursor
 from receiver.inbox.queries.events import EventRecord, RunRecord
 from workers.cli import output
 from workers.cli.events_reread import reread
@@ -26,6 +27,7 @@ from workers.cli.options import (
     Noun,
     Rate,
     all_events,
+    before_option,
     connect_reader,
     connect_server,
     json_option,
@@ -34,7 +36,7 @@ from workers.cli.options import (
     yes_option,
 )
 from workers.cli.replay_run import run_replay
-from workers.operations.all_events import SEARCH_SECONDS, AllEvents
+from workers.operations.all_events import AllEvents
 from workers.operations.replay import Replay, Selection, matching_runs
 
 
@@ -58,7 +60,8 @@ events.add_command(reread)
 @click.option("--status", type=click.Choice([one.value for one in EventStatus]), help="Only events with this status.")
 @click.option("--since", type=Moment(), help="Only events accepted since then.")
 @click.option("--until", type=Moment(), help="Only events accepted before then.")
-@click.option("--limit", default=50, show_default=True, help="Maximum number of events.")
+@before_option
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of events.")
 @json_option
 def list_events(
     where: tuple[str, ...] = (),
@@ -67,6 +70,7 @@ def list_events(
     status: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    before: Cursor | None = None,
     limit: int = 50,
     json_: bool = False,
     **texts: str | None,
@@ -83,14 +87,14 @@ def list_events(
         until=_microseconds(until) if until else None,
         **{name: text or "" for name, text in texts.items()},
     )
-    listing = all_events(config, connect_reader(config)).find(wanted, status=status, limit=limit)
+    listing = all_events(config, connect_reader(config)).find(wanted, status=status, before=before, limit=limit)
     found = listing.events
     if listing.fault:
         output.warn(f"only events in Redis are listed, because the history cannot be read: {listing.fault}")
     if listing.looked_back_to:
         output.warn(
-            f"searched the history for {SEARCH_SECONDS:.0f} s, back to {listing.looked_back_to:%Y-%m-%dT%H:%M:%SZ}; "
-            "to go on from there, add --until with that time"
+            f"looked back to {listing.looked_back_to:%Y-%m-%dT%H:%M:%SZ}, and found {counted(len(found), 'event')}; "
+            f"to go on from there, add --before {listing.next}"
         )
     if json_:
         output.as_json(found)
@@ -106,6 +110,8 @@ def list_events(
         drop=("SOURCE", "RESOURCE"),
         shorten=("STORE", "TOPIC"),
     )
+    if listing.next and not listing.looked_back_to:
+        output.echo(f"\nFor earlier ones, add --before {listing.next}")
     output.next_command(f"storehooks events show {found[0].id}  its payload and its runs")
 
 

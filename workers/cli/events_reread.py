@@ -7,7 +7,6 @@ import click
 from receiver.contract.diagnosis.formatting import counted
 from receiver.inbox import EventQueries, FailureQueries
 from receiver.inbox.administration import RereadResult
-from receiver.inbox.keys import INTAKE
 from workers.cli import output
 from workers.cli.options import Command, choose_store, connect_server, json_option, load_config, yes_option
 from workers.operations.reread import Rereader
@@ -37,7 +36,7 @@ def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: 
     name = choose_store(config, store) if store else None
     client = connect_server(config)
     queries, failures = EventQueries(client), FailureQueries(client)
-    total = len(event_ids) or sum(one.failed for one in failures.groups() if one.handler == INTAKE)
+    total = len(event_ids) or failures.count_unreadable()
     output.confirm_on_terminal(f"Read {counted(total, 'event')} again?", needed=not (yes or dry_run) and total > 1)
     rereader = Rereader(config, queries, store=name, dry_run=dry_run)
     with output.progress("reading", total) as bar:

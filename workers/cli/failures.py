@@ -13,10 +13,20 @@ from receiver.contract.diagnosis.formatting import counted, some
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration, FailureQueries, Inbox, keys
 from receiver.inbox.administration import DropResult
+from receiver.inbox.queries.cursors import Cursor
 from receiver.inbox.queries.failures import Failure, FailureGroup
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
-from workers.cli.options import UNREADABLE_HINT, Noun, Rate, connect_reader, connect_server, load_config, yes_option
+from workers.cli.options import (
+    UNREADABLE_HINT,
+    Noun,
+    Rate,
+    before_option,
+    connect_reader,
+    connect_server,
+    load_config,
+    yes_option,
+)
 from workers.cli.replay_run import run_replay
 from workers.operations.all_events import AllEvents
 from workers.operations.replay import RUNS_AT_ONCE, Replay
@@ -37,26 +47,35 @@ def failures() -> None:
 
 @failures.command("list")
 @click.option("--group", metavar="GROUP", help="List the runs of this group.")
-@click.option("--limit", default=100, show_default=True, help="Maximum number of runs.")
+@before_option
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of entries.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON, one entry for each run.")
-def list_failures(group: str | None = None, limit: int = 100, json_: bool = False) -> None:
+def list_failures(
+    group: str | None = None, before: Cursor | None = None, limit: int = 100, json_: bool = False
+) -> None:
     """List failures grouped by cause, latest first."""
     client = connect_reader(load_config())
     reader = FailureQueries(client)
     if group or json_:
-        found = reader.latest(group=_the_group(reader, group).id if group else None, limit=limit)
+        in_group = reader.in_group(_the_group(reader, group).id, before=before, limit=limit) if group else None
+        found = in_group.entries if in_group else reader.latest(limit=limit)
         if json_:
             output.as_json(found)
-            if len(found) == limit:
-                output.warn(f"only the latest {counted(limit, 'run')}; --limit N prints more")
         else:
             _show_runs(found)
+        if in_group and in_group.next:
+            output.warn(f"these are {counted(limit, 'run')}; for more, add --before {in_group.next}")
+        elif json_ and len(found) == limit:
+            output.warn(f"only the latest {counted(limit, 'run')}; --limit N prints more")
         return
-    groups = reader.groups()
+    page = reader.groups(before=before, limit=limit)
+    groups = page.entries
     if not groups:
         output.echo("no failures")
         return
     _show_groups(groups)
+    if page.next:
+        output.warn(f"these are {counted(limit, 'group')}; for more, add --before {page.next}")
     _show_versions(groups)
     worst = max(groups, key=lambda one: one.retrying + one.failed)
     show = f"storehooks failures show {worst.id}  traceback and an example event"
@@ -193,7 +212,7 @@ def _replay_or_drop(group: FailureGroup) -> tuple[str, str]:
 
 
 def _the_group(reader: FailureQueries, start: str) -> FailureGroup:
-    found = [one for one in reader.groups() if one.id.startswith(start)]
+    found = reader.groups_named(start)
     if len(found) > 1:
         names = some([one.id for one in found])
         raise ConfigError(f"{len(found)} failure groups begin with {start[:64]!r}: {names}; give more of the id")

@@ -95,7 +95,7 @@ def _show_handlers(found: list[Declaration], paused: set[str] | None) -> None:
 def _show_absent(absent: Mapping[str, AbsentHandler], here: set[str]) -> None:
     """Handlers that no worker has any more, although this config may have them."""
     for name, one in absent.items():
-        waiting = f"; {waits(one.waiting, 'run')} for it" if one.waiting else ""
+        waiting = f"; {waits(one.waiting, 'run', or_more=one.or_more)} for it" if one.waiting else ""
         output.echo()
         output.line(output.text(name, "bold"), output.state("warn", f": no worker has this handler{waiting}"))
         retire = f"if it was removed for good: {output.our_name()} handlers retire {name}"
@@ -144,12 +144,13 @@ def retire(handler: str, yes: bool) -> None:
     administration = _administration_with(handler)
     queries = HandlerQueries(administration.client)
     waiting, still_there = queries.waiting([handler])[handler], handler in queries.present()
-    question = f"Fail {counted(waiting, 'waiting run')} of {handler}?"
+    least = "at least " if waiting.or_more else ""
+    question = f"Fail {least}{counted(waiting.runs, 'waiting run')} of {handler}?"
     had = "a worker had this handler within the last 20 s; if it still has it, new events are routed to it again"
     if still_there:
         output.require_yes(question, yes=yes, why=had)
     else:
-        output.confirm_on_terminal(question, needed=not yes and waiting > 0)
+        output.confirm_on_terminal(question, needed=not yes and waiting != (0, False))
     ended = administration.retire(handler)
     output.echo(f"{handler} is retired; {counted(ended, 'waiting run')} failed")
     if still_there:

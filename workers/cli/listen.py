@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import click
 from pydantic import SecretStr, ValidationError
@@ -19,15 +18,12 @@ from receiver.contract.topics import PROBE, matches
 from receiver.inbox import EventQueries
 from receiver.inbox.outcomes import Ending
 from receiver.inbox.queries.damage import DamagedRecord
-from receiver.inbox.redis.connecting import server_ms
 from workers.cli import output
 from workers.cli.options import Command, choose_store, connect_server, load_config
 from workers.operations.local_run import LocalRun
 
 POLL_EVERY = 0.2
 RETRY_EVERY = 1.0
-OVERLAP = timedelta(seconds=2)
-"""Events of this time before the last look are read again: two receivers may store theirs in another order."""
 NAME = "listen"
 
 
@@ -95,23 +91,16 @@ class Arrivals:
     def __init__(self, queries: EventQueries, wanted: ForwardSettings) -> None:
         self._queries = queries
         self._wanted = wanted
-        self._since = self._now()
-        self._seen: set[str] = set()
+        self._last = queries.last_cursor()
 
     def new(self) -> Iterator[Event]:
-        """Those since the last call."""
-        now = self._now()
-        found = self._queries.events(since=self._since, limit=sys.maxsize)
-        before, self._seen = self._seen, {one.id for one in found}
-        self._since = max(self._since, now - OVERLAP)
-        for one in reversed(found):
-            if one.id not in before and one.topic != PROBE and self._is_wanted(one.store, one.topic):
+        """Those since the last call, at most a page of them."""
+        found, self._last = self._queries.arrivals(self._last)
+        for one in found:
+            if one.topic != PROBE and self._is_wanted(one.store, one.topic):
                 event = self._read(one.id)
                 if event is not None:
                     yield event
-
-    def _now(self) -> datetime:
-        return datetime.fromtimestamp(server_ms(self._queries.client) / 1000, UTC)
 
     def _is_wanted(self, store: str, topic: str) -> bool:
         if not topic or not any(matches(pattern, store) for pattern in self._wanted.stores):

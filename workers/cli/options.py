@@ -20,6 +20,7 @@ from receiver.config.values import is_store_name, parse_duration, parse_rate, pa
 from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError, NotFound, ServerUnusable, StorehooksError
 from receiver.inbox import Inbox, connect_to, keys
+from receiver.inbox.queries.cursors import parse_cursor
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.redis.connecting import check
 from receiver.spool import REFUSED_FILE, Refusals, open_existing_refusals
@@ -35,6 +36,12 @@ UNREADABLE_HINT = (
 """For commands that are about runs of handlers."""
 MAX_DAMAGED_SHOWN = 10
 
+before_option = click.option(
+    "--before",
+    metavar="CURSOR",
+    callback=lambda _context, _option, text: parse_cursor(text) if text else None,
+    help="Go on where a list ended.",
+)
 json_option = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 

@@ -21,7 +21,8 @@ from receiver.inbox import EventQueries, keys
 from receiver.inbox.history_moves import HistoryMoves
 from receiver.inbox.model import to_number
 from receiver.inbox.outcomes import EventStatus
-from receiver.inbox.queries.event_pages import PAGE, EventPages, WholeEvent
+from receiver.inbox.queries.cursors import MAX_SCANNED, MAX_SCANNED_BYTES, Cursor
+from receiver.inbox.queries.event_pages import PAGE, EventPage, EventPages, WholeEvent
 from receiver.inbox.queries.events import EventRecord, EventSummary, read_summary
 from receiver.inbox.queries.runs import EventRuns, RunQueries, event_runs
 from workers.history.event_filter import EventFilter
@@ -38,8 +39,10 @@ class FoundEvents:
     """Events, the newest first."""
 
     events: list[EventSummary] = field(default_factory=list)
+    next: Cursor | None = None
+    """Where to go on. None if all events were compared."""
     looked_back_to: datetime | None = None
-    """Set if the time was over before all past events were compared: those accepted before this time were not."""
+    """Set if the search ended before it had found enough: events accepted before this time were not compared."""
     fault: str = ""
     """Why the history cannot be read; then only Redis was."""
 
@@ -50,16 +53,21 @@ class AllEvents:
         self._recent, self._moves = EventQueries(client), HistoryMoves(client)
 
     def find(
-        self, wanted: EventFilter, *, status: str | None = None, limit: int = 50, seconds: float = SEARCH_SECONDS
+        self,
+        wanted: EventFilter,
+        *,
+        status: str | None = None,
+        before: Cursor | None = None,
+        limit: int = 50,
+        seconds: float = SEARCH_SECONDS,
     ) -> FoundEvents:
-        """The events accepted last that match, the newest first."""
+        """The events accepted last that match, the newest first, after a cursor.
+
+        In Redis, a search reads MAX_SCANNED events, or MAX_SCANNED_BYTES of bodies; in the history, it has `seconds`.
+        Then it says how far back it looked.
+        """
         history = self._history if status in (None, EventStatus.SETTLED) else None
-        search = _Search(self._client, history, wanted, status, min(limit, PAGE), seconds)
-        for one in search:
-            search.listing.events.append(read_summary(one.id, one.fields))
-            if len(search.listing.events) >= limit:
-                break
-        return search.listing
+        return _Search(self._client, history, wanted, status, limit, seconds).run(before)
 
     def find_id(self, which: str) -> str:
         """The id of an event given by an id that its sender was told, as `last`, or by a delivery or resource id (the
@@ -185,37 +193,58 @@ class _Search:
         history: HistoryDatabase | None,
         wanted: EventFilter,
         status: str | None,
-        slice_: int,
+        limit: int,
         seconds: float,
     ) -> None:
-        self.listing = FoundEvents()
+        self._found = FoundEvents()
         self._pages = EventPages(client, store=wanted.store, content=bool(wanted.where))
-        self._history, self._wanted, self._status, self._slice = history, wanted, status, slice_
+        self._history, self._wanted, self._status, self._limit = history, wanted, status, limit
         self._deadline = time.monotonic() + seconds
+        self._end: Position | None = None
+        """Where the time was over: events before it were not compared."""
 
-    def __iter__(self) -> Iterator[PastEvent]:
-        before = LAST_TIME if self._wanted.until is None else self._wanted.until
-        while True:
-            page = self._pages.newest(before=before, since=self._wanted.since)
-            oldest = self._wanted.since if page.last is None else page.last
-            recent = [_past_event(one) for one in page.events]
-            here = {one.accepted_at for one in recent}
-            past = self._past_events(before, oldest, here)
-            yield from heapq.merge(filter(self._is_met, recent), past, key=_youth)
-            if page.last is None:
+    def run(self, before: Cursor | None) -> FoundEvents:
+        wanted, found = self._wanted, self._found
+        position = Position(*before) if before else Position(LAST_TIME, "")
+        if wanted.until is not None:
+            position = min(position, Position(wanted.until, ""))
+        entries, size = max(MAX_SCANNED, self._limit), MAX_SCANNED_BYTES
+        while entries > 0 and size > 0 and self._end is None:
+            page = self._pages.newest(
+                before=position.accepted_at, since=wanted.since, many=min(PAGE, entries), size=size
+            )
+            for one in self._merged(page, position):
+                found.events.append(read_summary(one.id, one.fields))
+                if len(found.events) >= self._limit:
+                    found.next = Cursor(*one.position)
+                    return found
+            if self._end is None and page.last is None:
+                return found
+            position = Position(page.last or 0, "")
+            entries, size = entries - page.examined, size - page.size
+        found.next = Cursor(*(self._end or position))
+        found.looked_back_to = datetime.fromtimestamp(min(found.next.time, int(time.time() * 1e6)) / 1e6, UTC)
+        return found
+
+    def _merged(self, page: EventPage, before: Position) -> Iterator[PastEvent]:
+        """The matching events of a page of Redis, and the past ones of the same time."""
+        recent = [_past_event(one) for one in page.events]
+        oldest = self._wanted.since if page.last is None else page.last
+        past = self._past_events(before, oldest, {one.accepted_at for one in recent})
+        for one in heapq.merge(filter(self._is_met, recent), past, key=_youth):
+            if self._end is not None and one.position < self._end:
                 return
-            before = oldest
+            yield one
 
-    def _past_events(self, before: int, oldest: int, here: set[int]) -> Iterator[PastEvent]:
-        position: Position | None = Position(before, "")
+    def _past_events(self, before: Position, oldest: int, here: set[int]) -> Iterator[PastEvent]:
+        position: Position | None = before
         while position and self._history is not None:
             left = self._deadline - time.monotonic()
+            wanted = replace(self._wanted, since=oldest)
             try:
-                found = self._history.find(
-                    replace(self._wanted, since=oldest), before=position, limit=self._slice, seconds=left
-                )
+                found = self._history.find(wanted, before=position, limit=min(self._limit, PAGE), seconds=left)
             except HistoryError as error:
-                self._history, self.listing.fault = None, str(error)
+                self._history, self._found.fault = None, str(error)
                 return
             # One that was brought back since Redis was read is in no page of Redis.
             current = self._pages.of({one.id: one.accepted_at for one in found.events if one.accepted_at not in here})
@@ -226,11 +255,10 @@ class _Search:
                         yield restored
                 elif one.accepted_at not in here:
                     yield one
-            if found.out_of_time and found.position:
-                now = int(time.time() * 1e6)
-                self.listing.looked_back_to = datetime.fromtimestamp(min(found.position.accepted_at, now) / 1e6, UTC)
-                self._history = None
             position = found.position
+            if found.out_of_time:
+                self._end = position
+                return
 
     def _is_met(self, one: PastEvent) -> bool:
         """Whether an event in Redis matches."""
@@ -257,10 +285,6 @@ def _contains(text: str, part: str) -> bool:
 
 def _past_event(one: WholeEvent) -> PastEvent:
     return PastEvent(*one)
-
-
-def _whole_event(one: PastEvent) -> WholeEvent:
-    return WholeEvent(one.id, one.accepted_at, one.settled_at, one.fields, one.content, one.once)
 
 
 def _place(one: PastEvent) -> Position:

@@ -44,6 +44,7 @@ def counted(number: int, noun: str, nouns: str = "") -> str:
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
-def waits(number: int, noun: str, nouns: str = "") -> str:
-    """`1 run waits`, `2 runs wait`."""
-    return f"{counted(number, noun, nouns)} {'waits' if number == 1 else 'wait'}"
+def waits(number: int, noun: str, nouns: str = "", *, or_more: bool = False) -> str:
+    """`1 run waits`, `2 runs wait`, `at least 2 runs wait`."""
+    least = "at least " if or_more else ""
+    return f"{least}{counted(number, noun, nouns)} {'waits' if number == 1 else 'wait'}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from redis import Redis
 
 from receiver.inbox import keys
+from receiver.inbox.queries.cursors import MAX_SCANNED_BYTES
 from receiver.inbox.queries.damage import DAMAGED, as_text, read_each
 
 PAGE = 200
@@ -31,6 +33,10 @@ class EventPage(NamedTuple):
     events: list[WholeEvent]
     last: int | None
     """The time of acceptance of its last event, after which the next page begins. None at the end."""
+    examined: int
+    """The number of events with those that were left out."""
+    size: int
+    """Bytes of headers and bodies."""
 
 
 class EventPages:
@@ -41,13 +47,14 @@ class EventPages:
         self._client, self._content = client, content
         self._index = keys.index_of(store) if store else keys.INDEX
 
-    def newest(self, *, before: int, since: int) -> EventPage:
-        """The newest events accepted before one time, and not before another (us)."""
-        return self._page(f"({before}", since, desc=True)
+    def newest(self, *, before: int, since: int, many: int = PAGE, size: int = MAX_SCANNED_BYTES) -> EventPage:
+        """The newest events accepted before one time, and not before another (us). A page ends with the event whose
+        body exceeds `size`."""
+        return self._page(f"({before}", since, desc=True, many=many, size=size)
 
-    def oldest(self, *, since: int, until: int) -> EventPage:
+    def oldest(self, *, since: int, until: int | str) -> EventPage:
         """The oldest events accepted since one time, and until another."""
-        return self._page(since, until, desc=False)
+        return self._page(since, until, desc=False, many=PAGE, size=MAX_SCANNED_BYTES)
 
     def of(self, accepted: Mapping[str, int]) -> dict[str, WholeEvent]:
         """Those of the events, given by id and time of acceptance, that Redis has."""
@@ -55,27 +62,46 @@ class EventPages:
         for event_id in accepted:
             pipeline.zscore(keys.INDEX, event_id)
         scores = zip(accepted.items(), pipeline.execute(), strict=True)
-        return {one.id: one for one in self._read([pair for pair, score in scores if score == pair[1]])}
+        found = [pair for pair, score in scores if score == pair[1]]
+        return {one.id: one for one in self._read(found, self._contents(found))}
 
-    def _page(self, start: int | str, end: int, *, desc: bool) -> EventPage:
+    def _page(self, start: int | str, end: int | str, *, desc: bool, many: int, size: int) -> EventPage:
         found: Any = self._client.zrange(
-            self._index, start, end, desc=desc, byscore=True, offset=0, num=PAGE, withscores=True
+            self._index, start, end, desc=desc, byscore=True, offset=0, num=many, withscores=True
         )
         page = [(as_text(event_id), int(accepted_at)) for event_id, accepted_at in found]
-        return EventPage(self._read(page), page[-1][1] if len(page) == PAGE else None)
+        fitting = page[: self._fitting(page, size)] if self._content else page
+        contents = self._contents(fitting)
+        is_last = len(page) < many and fitting == page
+        return EventPage(
+            self._read(fitting, contents),
+            None if is_last else fitting[-1][1],
+            len(fitting),
+            sum(len(one or b"") for one in contents),
+        )
 
-    def _read(self, page: Sequence[tuple[str, int]]) -> list[WholeEvent]:
+    def _fitting(self, page: Sequence[tuple[str, int]], size: int) -> int:
+        """How many events are read until their headers and bodies exceed a size."""
+        pipeline = self._client.pipeline(transaction=False)
+        for event_id, _ in page:
+            pipeline.strlen(keys.BODY + event_id)
+        sums = accumulate(length or 0 for length in read_each(pipeline))
+        return next((number for number, total in enumerate(sums, 1) if total > size), len(page))
+
+    def _contents(self, page: Sequence[tuple[str, int]]) -> list[bytes | None]:
+        """Headers and body of each event, if they are wanted."""
+        pipeline = self._client.pipeline(transaction=False)
+        for event_id, _ in page if self._content else ():
+            pipeline.get(keys.BODY + event_id)
+        return read_each(pipeline) if self._content else [None] * len(page)
+
+    def _read(self, page: Sequence[tuple[str, int]], contents: Sequence[bytes | None]) -> list[WholeEvent]:
         """Marks of past events are left out, and events that are removed meanwhile."""
         pipeline = self._client.pipeline(transaction=False)
         for event_id, _ in page:
             pipeline.hgetall(keys.EVENT + event_id)
-            if self._content:
-                pipeline.get(keys.BODY + event_id)
-        replies = read_each(pipeline)
-        records: Iterable[Any] = replies[::2] if self._content else replies
-        contents: Iterable[Any] = replies[1::2] if self._content else [None] * len(page)
         return [
             WholeEvent(*one, 0, {b"state": DAMAGED.encode()} if fields is None else fields, content, {})
-            for one, fields, content in zip(page, records, contents, strict=True)
+            for one, fields, content in zip(page, read_each(pipeline), contents, strict=True)
             if fields is None or (fields and b"moved" not in fields)
         ]

@@ -13,17 +13,17 @@ import orjson
 from redis import Redis
 
 from receiver.contract.event import Event
-from receiver.contract.topics import matches
 from receiver.inbox import keys
 from receiver.inbox.model import Declaration, from_ms, read_declarations, read_detail, read_event, to_number, unpack
 from receiver.inbox.outcomes import RunState, RunStatus, status_of
+from receiver.inbox.queries.cursors import MAX_SCANNED, Cursor
 from receiver.inbox.queries.damage import DAMAGED, DamagedRecord, as_text, read_each, read_numbers
+from receiver.inbox.queries.event_pages import EventPages
 from receiver.inbox.redis.connecting import server_ms
 
 COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "conflicts", "altered", "unkeyed")
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
-_SEARCHED = 2_000
 SILENT_SECONDS = 10.0
 """A receiver reports every second. One that has not for this long, and has not signed off, was killed or is cut off.
 So was one whose last report is as far in the future: the server's clock was set back since."""
@@ -180,27 +180,25 @@ class EventQueries:
         ]
         return sorted(names, key=lambda name: (-name.seen, name.theirs))
 
-    def events(
-        self,
-        *,
-        store: str | None = None,
-        topic: str | None = None,
-        status: str | None = None,
-        since: datetime | None = None,
-        limit: int = 50,
-    ) -> list[EventSummary]:
-        """The events accepted last that match, the newest first; `since` is a time of acceptance."""
-        found: list[EventSummary] = []
-        page = _PAGE if topic or status else min(limit, _PAGE)  # read no more than is returned
-        for summary in self._newest(keys.index_of(store) if store else keys.INDEX, since, page):
-            if topic and not matches(topic, summary.topic):
-                continue
-            if status and summary.status != status:
-                continue
-            found.append(summary)
-            if len(found) >= limit:
-                break
-        return found
+    def events(self, *, store: str | None = None, since: datetime | None = None, limit: int = 50) -> list[EventSummary]:
+        """The events accepted last, the newest first; `since` is a time of acceptance."""
+        index = keys.index_of(store) if store else keys.INDEX
+        return list(islice(self._newest(index, since, min(limit, _PAGE)), limit))
+
+    def last_cursor(self) -> Cursor:
+        """The place of the event that was accepted last."""
+        found: Any = self.client.zrange(keys.INDEX, -1, -1, withscores=True)
+        return Cursor(int(found[0][1]), as_text(found[0][0])) if found else Cursor(0, "")
+
+    def arrivals(self, after: Cursor) -> tuple[list[EventSummary], Cursor]:
+        """The events accepted after a cursor, in order, at most a page of them, and where to go on.
+
+        Each event has a later time than those before it, so that none is missed.
+        """
+        page = EventPages(self.client).oldest(since=after.time + 1, until="+inf")
+        found = [read_summary(one.id, one.fields) for one in page.events]
+        last = page.last or max((one.accepted_at for one in page.events), default=after.time)
+        return found, Cursor(last, "")
 
     def find_id(self, which: str) -> str:
         """The id of an event given by an id that its sender was told, as `last`, or by a delivery or resource id (the
@@ -212,7 +210,7 @@ class EventQueries:
             return which
         if same := self.client.get(keys.SAME + which):
             return as_text(same)
-        for event in islice(self._newest(keys.INDEX, None), _SEARCHED):
+        for event in islice(self._newest(keys.INDEX, None), MAX_SCANNED):
             if which in ("last", event.delivery_id, event.resource_id):
                 return event.id
         return which

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,9 +12,11 @@ from redis import Redis
 from receiver.inbox import keys
 from receiver.inbox.model import from_ms, read_detail, to_number
 from receiver.inbox.outcomes import RunState, RunStatus
+from receiver.inbox.queries.cursors import Cursor, Page, page_before
 from receiver.inbox.queries.damage import as_text, read_each
 from receiver.inbox.queries.runs import members
 
+PAGE = 100
 DAMAGED_RECORD = "its record is damaged"
 
 
@@ -54,19 +56,32 @@ class FailureQueries:
     def __init__(self, client: Redis) -> None:
         self.client = client
 
-    def groups(self) -> list[FailureGroup]:
-        """Every group, the latest first. Their number is the number of causes, not of failed runs."""
-        found: Any = self.client.zrange(keys.GROUPS, 0, -1, desc=True)
-        names = [as_text(name) for name in found]
-        pipeline = self.client.pipeline(transaction=False)
-        for name in names:
-            pipeline.hgetall(keys.GROUP + name)
-        return [_group(name, fields) for name, fields in zip(names, read_each(pipeline), strict=True) if fields]
+    def groups(self, *, before: Cursor | None = None, limit: int = PAGE) -> Page[FailureGroup]:
+        """Groups, those with the latest failure first. A handler has 200 at most, and one for all further causes."""
+        page = page_before(self.client, keys.GROUPS, before, limit=limit)
+        return Page(self._read([name for name, _ in page.entries]), page.next)
+
+    def every_group(self) -> Iterator[FailureGroup]:
+        """All groups, read a page at a time. A group that gets another failure meanwhile may be left out."""
+        page = self.groups()
+        yield from page.entries
+        while page.next:
+            page = self.groups(before=page.next)
+            yield from page.entries
+
+    def groups_named(self, start: str) -> list[FailureGroup]:
+        """The groups whose id begins like this. Only the ids of the others are read."""
+        names = [name for name in members(self.client, keys.GROUPS) if name.startswith(start)]
+        return self._read(names[:PAGE])
 
     def runs_of(self, group: str, *, until: datetime | None = None) -> Iterator[str]:
         """Runs that are in a group now, the oldest first, each once: also those that stay in the group meanwhile. With
         `until`, those that have failed since then are left out."""
         return members(self.client, keys.GROUP_RUNS + group, until=until.timestamp() * 1000 if until else None)
+
+    def count_unreadable(self) -> int:
+        """The number of events that could not be read."""
+        return sum(one.failed for one in self.every_group() if one.handler == keys.INTAKE)
 
     def unreadable(self) -> Iterator[str]:
         """The events that could not be read, in the order in which they were accepted."""
@@ -75,23 +90,29 @@ class FailureQueries:
             if handler == keys.INTAKE:
                 yield event_id
 
-    def latest(self, *, group: str | None = None, limit: int = 100) -> list[Failure]:
-        """The latest failures, of one group or of all."""
+    def latest(self, *, limit: int = 100) -> list[Failure]:
+        """The latest failures of each group, those of the latest group first."""
         failures: list[Failure] = []
-        for name in [group] if group else [one.id for one in self.groups()]:
-            failures += self._latest_of(name, limit - len(failures))
+        for group in self.every_group():
+            failures += self.in_group(group.id, limit=limit - len(failures)).entries
             if len(failures) >= limit:
                 break
         return failures
 
-    def _latest_of(self, group: str, limit: int) -> list[Failure]:
-        scored: Any = self.client.zrange(keys.GROUP_RUNS + group, 0, limit - 1, desc=True, withscores=True)
-        items = [(as_text(item), score) for item, score in scored]
+    def in_group(self, group: str, *, before: Cursor | None = None, limit: int = 100) -> Page[Failure]:
+        """The failures of a group, the latest first."""
+        page = page_before(self.client, keys.GROUP_RUNS + group, before, limit=limit)
         pipeline = self.client.pipeline(transaction=False)
-        for item, _ in items:
+        for item, _ in page.entries:
             self._queue_reads(pipeline, item)
         replies = iter(read_each(pipeline))
-        return [_failure(group, item, score, next(replies), next(replies)) for item, score in items]
+        return Page([_failure(group, *one, next(replies), next(replies)) for one in page.entries], page.next)
+
+    def _read(self, names: Sequence[str]) -> list[FailureGroup]:
+        pipeline = self.client.pipeline(transaction=False)
+        for name in names:
+            pipeline.hgetall(keys.GROUP + name)
+        return [_group(name, fields) for name, fields in zip(names, read_each(pipeline), strict=True) if fields]
 
     def traceback(self, item: str) -> str:
         """The traceback of a run's last attempt."""

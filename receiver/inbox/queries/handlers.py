@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 from redis import Redis
 
 from receiver.inbox import keys
 from receiver.inbox.model import DECLARATION_MS, from_ms
+from receiver.inbox.queries.cursors import MAX_SCANNED
 from receiver.inbox.queries.damage import as_text, read_numbers
 from receiver.inbox.redis.connecting import server_ms
 
@@ -27,6 +29,14 @@ class AbsentHandler:
     """When a worker last declared it; None if it was retired."""
     waiting: int
     """The number of its waiting runs: ready, delayed, retried, queued, or held for a paused store."""
+    or_more: bool = False
+    """Whether there may be more: of all delayed, retried, queued and held runs only some were looked at."""
+
+
+class WaitingRunCount(NamedTuple):
+    runs: int
+    or_more: bool = False
+    """As above."""
 
 
 class HandlerQueries:
@@ -46,9 +56,9 @@ class HandlerQueries:
         waiting = self.waiting(gone)
         routed = _declared_since(newest, now - DECLARATION_MS)
         return {
-            name: AbsentHandler(from_ms(newest[name]) if name in newest else None, waiting[name])
+            name: AbsentHandler(from_ms(newest[name]) if name in newest else None, *waiting[name])
             for name in sorted(gone)
-            if waiting[name] or name in routed
+            if waiting[name].runs or name in routed
         }
 
     def present(self) -> set[str]:
@@ -77,24 +87,29 @@ class HandlerQueries:
         known = {*map(as_text, lanes), *(_handler(as_text(name)) for name in declared)}
         return _newest(self._declared_at()), known, server_ms(self.client)
 
-    def waiting(self, handlers: Collection[str]) -> dict[str, int]:
-        """The number of waiting runs of each handler. Running ones do not count."""
+    def waiting(self, handlers: Collection[str]) -> dict[str, WaitingRunCount]:
+        """The number of waiting runs of each handler. Running ones do not count.
+
+        Ready ones are counted exactly. No index tells whose the others are, so at most MAX_SCANNED of them are read.
+        """
         found = {name: int(self.client.zcard(keys.READY + name)) for name in handlers}
         sets = [keys.LATER, *(keys.HELD + store for store in held_stores(self.client))] if found else []
-        for item in (item for one in sets for item, _ in self.client.zscan_iter(one, count=_PAGE)):
+        items = chain.from_iterable(self.client.zscan_iter(one, count=_PAGE) for one in sets)
+        for item, _ in islice(items, MAX_SCANNED):
             handler = keys.split_item(as_text(item))[1]
             if handler in found:
                 found[handler] += 1
-        for name in found:
-            found[name] += self._queued(name)
-        return found
+        or_more = next(items, None) is not None
+        return {name: self._with_queued(name, WaitingRunCount(runs, or_more)) for name, runs in found.items()}
 
-    def _queued(self, handler: str) -> int:
-        """The number of ordered runs that wait for others of their key."""
+    def _with_queued(self, handler: str, others: WaitingRunCount) -> WaitingRunCount:
+        """With the number of ordered runs that wait for others of their key."""
         pipeline = self.client.pipeline(transaction=False)
-        for key, _ in self.client.hscan_iter(keys.ORDER + handler, count=_PAGE):
+        order = self.client.hscan_iter(keys.ORDER + handler, count=_PAGE)
+        for key, _ in islice(order, MAX_SCANNED):
             pipeline.zcard(keys.QUEUED.encode() + handler.encode() + b":" + key)
-        return sum(pipeline.execute())
+        or_more = others.or_more or next(order, None) is not None
+        return WaitingRunCount(others.runs + sum(pipeline.execute()), or_more)
 
 
 def held_stores(client: Redis) -> list[str]:

@@ -378,7 +378,7 @@ class InboxMachine(RuleBasedStateMachine):
         waiting = sum(
             self._run_state(one.event.id, handler) in ("ready", "later", "held", "queued") for one in self.known
         )
-        assert HandlerQueries(self.client).waiting([handler]) == {handler: waiting}
+        assert HandlerQueries(self.client).waiting([handler]) == {handler: (waiting, False)}
         assert self.administration.retire(handler) == waiting
         assert f"handler:{handler}" not in self.administration.paused()
         assert self.administration.retire(handler) == 0

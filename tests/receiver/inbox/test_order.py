@@ -286,7 +286,7 @@ def test_a_delayed_run_is_due_at_its_own_time(ordered: System) -> None:
 
 def test_retire_ends_queued_runs_too(ordered: System) -> None:
     accept_and_route(ordered, *"abcde")
-    assert HandlerQueries(ordered.client).waiting([PUSH]) == {PUSH: 5}
+    assert HandlerQueries(ordered.client).waiting([PUSH]) == {PUSH: (5, False)}
     assert ordered.administration.retire(PUSH) == 5
     assert ordered.client.keys(keys.QUEUED + "*") == ordered.client.keys(keys.ORDER + "*") == []
     assert ordered.ledger.counters().total["failed"] == 5

@@ -94,7 +94,7 @@ COMMANDS = (
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_passes_control_characters_to_a_terminal(shop: System, tmp_path: Path, command: str) -> None:
-    (group,) = {group.id for group in FailureQueries(shop.client).groups()}
+    (group,) = {group.id for group in FailureQueries(shop.client).groups().entries}
     file = tmp_path / "request.txt"
     evil = EVIL.replace("\x00", "")
     file.write_bytes(

@@ -95,7 +95,7 @@ def in_a_terminal(system: System, *arguments: str, env: dict[str, str] | None = 
 
 def test_every_list_fits_and_what_people_copy_is_whole(shop: System) -> None:
     events = [event.id for event in shop.ledger.events()]
-    (group,) = {group.id for group in FailureQueries(shop.client).groups()}
+    (group,) = {group.id for group in FailureQueries(shop.client).groups().entries}
     for command in LISTS:
         text = COLOUR.sub("", in_a_terminal(shop, *command.replace("GROUP", group).split()))
         lines = text.splitlines()

@@ -53,7 +53,7 @@ CAUSES = ("customer", "key", "helper", "library", "nested", "chained")
 
 
 def groups_of(system: System) -> list[FailureGroup]:
-    return FailureQueries(system.client).groups()
+    return list(FailureQueries(system.client).every_group())
 
 
 def causes(system: System) -> dict[str, str]:

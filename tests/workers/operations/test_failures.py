@@ -46,7 +46,7 @@ def test_failures_of_one_cause_are_one_group(system: System) -> None:
     fail(system)
     fail(system, how="retry", store="south")
     fail(system, error="Fail: unknown SKU", group="77c0bbbb")
-    first, second = sorted(FailureQueries(system.client).groups(), key=lambda one: -one.stores)
+    first, second = sorted(FailureQueries(system.client).groups().entries, key=lambda one: -one.stores)
     assert (first.handler, first.failed, first.retrying, first.stores) == ("shop.greet", 1, 1, 2)
     assert (second.failed, second.error) == (1, "Fail: unknown SKU")
 
@@ -73,7 +73,7 @@ def test_runs_of_a_handler_that_is_gone_are_to_be_replayed_or_dropped(system: Sy
     system.inbox.finish([Outcome(run, "busy", delay=30)])
     system.administration.retire("shop.greet")
     assert system.status(event_id) == "failed"
-    (group,) = FailureQueries(system.client).groups()
+    (group,) = FailureQueries(system.client).groups().entries
     for arguments in (["failures"], ["failures", "show", group.id]):
         shown = system.run_cli(*arguments).stdout
         assert "handlers pause" not in shown
@@ -96,7 +96,7 @@ def test_a_run_that_succeeds_leaves_its_group(system: System) -> None:
     system.housekeeping.tick()
     run = claim_one(system.inbox, "shop.greet")
     system.inbox.finish([Outcome(run, "done")])
-    assert FailureQueries(system.client).groups() == []
+    assert FailureQueries(system.client).groups().entries == []
     assert not system.client.keys("sh:g*")
 
 
@@ -131,7 +131,7 @@ def test_a_group_shows_its_traceback_and_an_example(system: System) -> None:
 def test_a_replayed_failure_is_open_again_and_settles(system: System) -> None:
     event_id = fail(system)
     assert system.administration.reopen([f"{event_id}|shop.greet"], {}) == [ReopenResult.READY]
-    assert (system.status(event_id), FailureQueries(system.client).groups()) == ("open", [])
+    assert (system.status(event_id), FailureQueries(system.client).groups().entries) == ("open", [])
     assert system.identity_holds()
     run = claim_one(system.inbox, "shop.greet")
     assert (run.attempts, run.replays) == (0, 1)
@@ -165,7 +165,7 @@ def test_a_fixed_version_settles_what_the_broken_one_failed(make_system: Callabl
     ids = [system.accept(data={"id": n}, store="north" if n % 3 else "south") for n in range(200)]
     for one in ids:
         assert system.settled(one, within=20) == "failed"
-    (group,) = FailureQueries(system.client).groups()
+    (group,) = FailureQueries(system.client).groups().entries
     assert (group.handler, group.failed, group.stores, group.versions) == ("erp.export", 200, 2, {"1.4.2": 200})
     shown = system.run_cli("failures").stdout
     assert "All of" in shown
@@ -244,7 +244,7 @@ def test_four_thousand_failures_over_twelve_stores_are_one_group_and_settle(make
         one = sample[n % 12]
         system.inbox.accept([replace(one, event=replace(one.event, id=f"event{n}"))])
     eventually(lambda: system.ledger.counters().total["failed"] == 4000, 120)
-    (group,) = FailureQueries(system.client).groups()
+    (group,) = FailureQueries(system.client).groups().entries
     assert (group.failed, group.stores) == (4000, 12)
     system.plugin.write_text(FIXED)
     worker.send(signal.SIGHUP)
@@ -272,7 +272,7 @@ def test_two_hundred_thousand_failures_are_listed_at_once(system: System) -> Non
         batch = [replace(one, event=replace(one.event, id=name), unreadable="not JSON") for name in ids]
         system.inbox.accept(batch)
     began = time.monotonic()
-    (group,) = FailureQueries(system.client).groups()
+    (group,) = FailureQueries(system.client).groups().entries
     listed = FailureQueries(system.client).latest(limit=100)
     took = time.monotonic() - began
     assert (group.failed, len(listed)) == (200_000, 100)

@@ -45,11 +45,11 @@ class BrokenShop:
 
     @property
     def failures(self) -> int:
-        return sum(one.failed + one.retrying for one in FailureQueries(self.system.client).groups())
+        return sum(one.failed + one.retrying for one in FailureQueries(self.system.client).groups().entries)
 
     @property
     def group(self) -> str:
-        (found,) = FailureQueries(self.system.client).groups()
+        (found,) = FailureQueries(self.system.client).groups().entries
         return found.id
 
     def fix(self) -> None:
@@ -145,7 +145,7 @@ def test_the_runbook_of_the_documents_can_be_followed_line_by_line(
 
 def test_without_a_worker_a_replay_does_not_say_that_its_runs_begin(system: System) -> None:
     fail(system)
-    (group,) = FailureQueries(system.client).groups()
+    (group,) = FailureQueries(system.client).groups().entries
     system.administration.pause(handler=group.handler)
     told = system.run_cli("failures", "replay", "--group", group.id, "--first", "1", "--yes").stdout
     told = " ".join(told.split())
@@ -238,7 +238,7 @@ def test_a_retry_that_waits_because_its_handler_is_paused_can_be_dropped(system:
     told = system.run_cli("failures", "drop", "--group", "a1f3", "--reason", "test data", "--yes").stdout
     assert "1 run dropped" in told
     assert (system.status(event_id), system.client.zcard(keys.READY + "shop.greet")) == ("settled", 0)
-    assert FailureQueries(system.client).groups() == []
+    assert FailureQueries(system.client).groups().entries == []
     assert system.identity_holds()
 
 
@@ -256,7 +256,7 @@ def test_drop_says_which_runs_it_left(system: System) -> None:
 def test_a_replay_of_a_group_takes_each_run_once_although_some_leave_it_meanwhile(system: System) -> None:
     ids = [fail(system) for _ in range(5)]
     reader = FailureQueries(system.client)
-    (group,) = reader.groups()
+    (group,) = reader.groups().entries
     seen = []
     for item in reader.runs_of(group.id, until=group.last):
         system.administration.reopen([item], {})

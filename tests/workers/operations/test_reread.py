@@ -111,7 +111,7 @@ def test_unreadable_deliveries_are_read_and_routed_after_the_scheme_is_corrected
     (sent,) = json.loads(acme.cli("topics", "--json").stdout)
     assert (sent["theirs"], sent["topic"], sent["seen"]) == ("orders/new", "order.created", 3)
     assert "which no store has sent" not in acme.cli("doctor").stdout
-    assert FailureQueries(acme.system.client).groups() == []
+    assert FailureQueries(acme.system.client).groups().entries == []
     assert "no events to read again" in acme.cli("events", "reread").stdout
     assert "1 not read again: not an unreadable event" in acme.cli("events", "reread", ids[0]).stdout
     assert acme.system.identity_holds()
@@ -175,7 +175,7 @@ def test_what_cannot_be_read_stays_a_failure_and_the_command_says_why(make_syste
 def test_no_command_treats_intake_as_a_handler(make_system: Callable[..., System]) -> None:
     acme = Acme(make_system)
     event_id = accepted(acme.send(delivery="d1"))
-    (group,) = FailureQueries(acme.system.client).groups()
+    (group,) = FailureQueries(acme.system.client).groups().entries
     for words in ((), ("show", group.id)):
         told = acme.cli("failures", *words).stdout
         assert "events reread --dry-run" in told

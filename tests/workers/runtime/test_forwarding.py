@@ -95,7 +95,7 @@ def through_a_target_that_is_killed_twice(system: System, target: TargetProcess,
 
 
 def had_no_answer(system: System, since: datetime) -> bool:
-    groups = FailureQueries(system.client).groups()
+    groups = FailureQueries(system.client).groups().entries
     return any("no answer from 127.0.0.1" in one.error and one.last > since for one in groups)
 
 

@@ -109,7 +109,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         moves, unmoved = ask(history.report), ask(history.waiting, age=after + UNMOVED_SECONDS)
         housekeeper, heartbeats = ask(_housekeeper, activity), ask(_heartbeats, activity)
         notices, loops = ask(data_notices, client), ask(suspected_loops, client)
-        groups, hosts = ask(FailureQueries(client).groups), ask(find_hosts, config, client)
+        groups, hosts = ask(lambda: list(FailureQueries(client).every_group())), ask(find_hosts, config, client)
         declared = ask(Inbox(client).declarations)
         running, absent = ask(handlers.running_versions), ask(handlers.absent)
         other_workers, quarantined = ask(activity.other_workers), ask(activity.quarantined)

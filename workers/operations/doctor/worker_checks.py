@@ -68,7 +68,8 @@ def _absent_handlers(facts: Facts) -> Iterator[Finding]:
         removed = f"start a worker that has the plugin; if it was removed for good: storehooks handlers retire {name}"
         fix = RELOAD if name in loaded_here else removed
         if absent.waiting:
-            yield fail("handlers", f"{text}; {waits(absent.waiting, 'run of it', 'runs of it')}", fix=fix)
+            runs = waits(absent.waiting, "run of it", "runs of it", or_more=absent.or_more)
+            yield fail("handlers", f"{text}; {runs}", fix=fix)
         else:
             yield warn("handlers", text, fix=fix)
 
