@@ -28,7 +28,8 @@ CONNECTIONS = 1000
 RESERVED_DESCRIPTORS = 100
 """What connections leave for Redis, the spool and what is being closed. A process uses about 30 of its own."""
 MAX_HELD_BYTES = 64 << 20
-"""Bytes of requests that one process holds. Beyond it, requests that have held most for longest are answered 503."""
+"""Bytes of requests that one process holds. Beyond it, requests that have held most for longest are answered 503. A
+quarter is always left for those that arrive: complete ones end soon, and are no reason to refuse others."""
 RECEIVE_BYTES = 16 * 1024
 """Bytes that are received at once. No more are received ahead while a request is read or served, so that requests which
 wait behind it take less than half of what all connections may hold: an outsider could have larger ones refused."""
@@ -94,11 +95,13 @@ class OpenConnections:
         now = monotonic()
         for connection in [one for one in self.all if one.deadline < now]:
             end(connection)
-        held = sum(one.held_bytes for one in self.all)
-        receiving = [one for one in self.all if one.state == "receiving"] if held > MAX_HELD_BYTES else []
-        for connection in sorted(receiving, key=lambda one: one.held_bytes * (one.since - now)):
-            if held > MAX_HELD_BYTES:
-                held -= connection.held_bytes
+        held = {one: one.held_bytes for one in self.all}
+        excess = sum(held.values()) - MAX_HELD_BYTES
+        receiving = [one for one in self.all if one.state == "receiving"] if excess > 0 else []
+        excess = min(excess, sum(map(held.__getitem__, receiving)) - MAX_HELD_BYTES // 4)
+        for connection in sorted(receiving, key=lambda one: held[one] * (one.since - now)):
+            if excess > 0:
+                excess -= held[connection]
                 connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
                 self._counted.add("requests answered 503, because too many bytes arrive at once")
 

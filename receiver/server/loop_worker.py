@@ -29,6 +29,8 @@ except ImportError:
     from asyncio import new_event_loop  # type: ignore[assignment]
 
 ACCEPT_AT_ONCE = 16
+MOST_AT_ONCE = 64
+"""Their descriptors are among the reserved ones until the connections that end for them are closed."""
 CHECK_EVERY = 0.05
 NOTIFY_EVERY = 1.0
 COLLECT_AFTER = 20_000
@@ -45,6 +47,7 @@ class LoopWorker(Worker):
         asyncio.set_event_loop(self._loop)
         self._compose()
         self._accepting: set[asyncio.Task[Any]] = set()
+        self._accept_at_once = ACCEPT_AT_ONCE
         self._loop.add_signal_handler(signal.SIGTERM, self._stop)
         for number in (signal.SIGINT, signal.SIGQUIT):
             self._loop.add_signal_handler(number, self._loop.stop)
@@ -66,19 +69,23 @@ class LoopWorker(Worker):
         )
 
     def _accept(self, listener: Any) -> None:
-        """Accept a few connections: the others in the queue may be for another process."""
-        self._connections.make_space(ACCEPT_AT_ONCE + len(self._accepting))
-        for _ in range(ACCEPT_AT_ONCE):
+        """Accept a few connections: the others in the queue may be for another process. Accept more each time that
+        some are left: while the loop is busy, cheap connections would keep senders waiting in a full queue."""
+        for _ in range(self._accept_at_once):
             try:
                 sock, _address = listener.accept()
             except OSError as error:  # there are no more, the sender is gone, or there are no descriptors
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self._connections.end_oldest(1)
-                return
+                self._accept_at_once = ACCEPT_AT_ONCE
+                break
             make = self._loop.connect_accepted_socket(partial(HttpConnection, self._connections), sock)
             task = self._loop.create_task(make)
             self._accepting.add(task)
             task.add_done_callback(self._on_accepted)
+        else:
+            self._accept_at_once = min(2 * self._accept_at_once, MOST_AT_ONCE)
+        self._connections.make_space(len(self._accepting))
 
     def _on_accepted(self, task: asyncio.Task[Any]) -> None:
         self._accepting.discard(task)

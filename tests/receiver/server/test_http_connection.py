@@ -132,17 +132,36 @@ def test_a_request_that_waits_for_its_turn_is_arriving_and_gets_an_answer_at_its
 def test_requests_that_hold_bytes_without_progress_end_before_large_ones_that_arrive() -> None:
     """Many stalled ones of a middle size, and every larger delivery got 503."""
     loop = asyncio.new_event_loop()
-    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1 << 20, read_seconds=10)
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1 << 20, read_seconds=100)
     stalled = [arriving(connections, b"x" * 72_000) for _ in range(1 + MAX_HELD_BYTES // 72_000)]
     large = arriving(connections, b"x" * 300_000)
     now = time.monotonic()
     for one in stalled:
-        one.since = now - 5
-    large.since = now - 0.9
+        one.since = now - 60
+    large.since = now
     connections.check()
     loop.close()
     assert large.state == "receiving"
     assert sum(one.state == "lingering" for one in stalled) in range(3, 10)
+
+
+def test_complete_requests_have_none_refused_that_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """900 senders that completed 128 kB at once had deliveries of 200 bytes answered 503."""
+    monkeypatch.setattr(http_connection, "MAX_HELD_BYTES", 1 << 20)
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1 << 20, read_seconds=10)
+    complete = [arriving(connections, request(body=b"x" * 60_000)) for _ in range(20)]
+    for one in complete:
+        while one.state != "complete":
+            one._step()
+    held = [arriving(connections, request(body=b"x" * 60_000)[:50_000]) for _ in range(10)]
+    small = arriving(connections, request()[:-1])
+    for one in held:
+        one.since -= 5
+    connections.check()
+    loop.close()
+    assert small.state == "receiving"
+    assert sum(one.state == "receiving" for one in held) == 5, "a quarter of the bytes is left to them"
 
 
 def test_requests_that_wait_behind_another_leave_most_bytes_to_others() -> None:

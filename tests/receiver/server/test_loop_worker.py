@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import socket
@@ -23,6 +24,9 @@ from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import AcceptResult, keys
 from receiver.server.deliveries import GROUP_BYTES, next_group
+from receiver.server.http_connection import OpenConnections
+from receiver.server.loop_worker import ACCEPT_AT_ONCE, LoopWorker
+from receiver.server.turns import Turns
 from receiver.spool import open_events
 from tests.support.bad_input import Corpus
 from tests.support.harness import Server, System, children_of, eventually, own_server
@@ -351,3 +355,30 @@ def test_sigterm_while_a_hanging_server_has_a_group_stores_it_in_the_spool(tmp_p
             server.process.send(signal.SIGCONT)
         assert open_events(system.config.data_dir).count() == 1
         system.close()
+
+
+def test_a_long_queue_of_connections_is_accepted_in_few_turns() -> None:
+    """Bare connections, 1,500 a second, filled the queue of a busy process, and its senders waited for six seconds."""
+    turns = 0
+
+    async def accept(listener: socket.socket) -> None:
+        nonlocal turns
+        loop = asyncio.get_running_loop()
+        worker = LoopWorker.__new__(LoopWorker)
+        worker._loop, worker._accepting, worker._accept_at_once = loop, set(), ACCEPT_AT_ONCE
+        worker._connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=5.0)
+        while len(worker._connections.all) + len(worker._accepting) < len(senders):
+            worker._accept(listener)
+            turns += 1
+        assert worker._accept_at_once == ACCEPT_AT_ONCE, "none was left"
+        await asyncio.gather(*worker._accepting)
+        for connection in list(worker._connections.all):
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+        listener.setblocking(False)
+        senders = [socket.create_connection(listener.getsockname()) for _ in range(300)]
+        asyncio.run(accept(listener))
+        for sender in senders:
+            sender.close()
+    assert turns <= 7
