@@ -18,6 +18,7 @@
 -- If fewer runs are ready than the caller wants, the runs that are queued behind those it gets are leased to it too: one child
 -- process performs the runs of a key one after the other. So a single key needs no call to the server for each run.
 -- An event whose route the caller knows is routed in the same step, as `route` would. Any other is leased to be routed.
+-- Events are routed only while the caller has room for a run: a run that is made ready first is read and written once more.
 local FIRST_LANE = 7
 local MAX_BYTES = 8 * 1024 * 1024 -- of bodies in one claim: the server must also answer others
 local MERGED_BYTES = 4096 -- a merged run takes the server about as long as a body of this size
@@ -26,6 +27,7 @@ local PARTS = 4 -- of a handler in a route
 local MAX_SKIPPED = 256 -- suspects of a lane that one claim skips
 local token, lease_end, version, first_route
 local capacity, taken, wait_ms, size, left, suspected
+local rooms -- of how many handlers the caller can be given more runs
 local ready_before -- how many items each lane had when the claim began
 local free_slots -- of the current limit, if it has a concurrency
 local routes, places, fields
@@ -37,7 +39,7 @@ local function begin_claim()
   first_route = FIRST_LANE + 6 * tonumber(ARGV[6])
   taken, wait_ms, size, left, free_slots = {}, 0, 0, {}, 0
   routes, places, fields = {}, {}, {}
-  fence, firsts = nil, {}
+  fence, firsts, rooms = nil, {}, 0
   suspected, ready_before = {}, {}
   for _, lane in ipairs(redis.call('SMEMBERS', P .. 'suspects')) do suspected[lane] = true end
 end
@@ -89,6 +91,11 @@ local function next_fence()
   return fence
 end
 
+local function count_leased(lane)
+  left[lane] = left[lane] - 1
+  if left[lane] == 0 and lane ~= '' then rooms = rooms - 1 end
+end
+
 local function take(item, id, run, about, handlers)
   local body = redis.pcall('GET', P .. 'b:' .. id)
   if type(body) ~= 'string' then body = false end
@@ -116,7 +123,7 @@ local function route_here(item, id, run, about, route)
     local wanted = start == '1' and (left[handler] or 0) > 0 and token
     if begin_run(id, about[3], handler, ARGV[part + 1], start, about[7], wanted, lease_end, made, ARGV[part + 3], about[4],
       about[6]) then
-      left[handler] = left[handler] - 1
+      count_leased(handler)
       mine[#mine + 1] = handler
     end
   end
@@ -129,7 +136,7 @@ local function lease(item, id, handler, run, about)
   run.state, run.token = 'leased', token
   write_run(id, handler, run)
   batch('ZADD', P .. 'leased', lease_end, item)
-  left[handler] = left[handler] - 1
+  count_leased(handler)
   take(item, id, run, about, {})
 end
 
@@ -290,8 +297,10 @@ local function read_lane(lane, ready, want, most)
         capacity = 0
         break
       end
+      if rooms == 0 then break end
     end
-  until #gone >= want or #found < 2 * asked or read >= most or capacity == 0 or refused or skipped > MAX_SKIPPED
+  until #gone >= want or #found < 2 * asked or read >= most or capacity == 0 or rooms == 0 or refused or
+    skipped > MAX_SKIPPED
   in_slices('ZREM', ready, gone)
   record_suspects(lane, alone or skipped > 0)
   return last, refused
@@ -325,16 +334,19 @@ return function()
   for at = FIRST_LANE, first_route - 1, 6 do
     ready_before[ARGV[at]] = require_lane(ARGV[at])
     left[ARGV[at]] = tonumber(ARGV[at + 1])
+    if ARGV[at] ~= '' then rooms = rooms + 1 end
   end
+  if rooms == 0 then rooms = math.huge end -- a caller without handlers only routes
   local begins = ARGV[5] == '1' and suspected or {}
   for _, turn in ipairs({ true, false }) do
     for at = FIRST_LANE, first_route - 1, 6 do
-      local lane, want = ARGV[at], math.min(left[ARGV[at]], capacity)
+      local lane, want = ARGV[at], rooms > 0 and math.min(left[ARGV[at]], capacity) or 0
       if want > 0 and (begins[lane] or false) == turn then
         take_from(lane, want, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5]))
       end
     end
   end
+  if rooms == 0 and left[''] and redis.call('EXISTS', P .. 'ready:') == 1 then wake(DEFAULT_QUEUE) end
   release_heads_of_routed()
   if fence then redis.call('SET', P .. 'fence', string.format('%.0f', fence)) end
   return { version, wait_ms, unpack(taken) }

@@ -416,6 +416,23 @@ def test_a_new_run_waits_behind_older_runs_of_its_handler(system: System) -> Non
     assert [run.event.id for run in system.inbox.claim({"shop.greet": 9}, capacity=9).runs] == [newer]
 
 
+def test_a_claim_routes_no_more_events_than_the_caller_has_room_for(system: System) -> None:
+    ids = [system.accept() for _ in range(5)]
+    assert [run.event.id for run in claim_with_routes(system, GREET, count=2)] == ids[:2]
+    assert system.client.zcard(keys.READY) == 3, "made ready, a run is read and written once more"
+    system.client.delete("rq:queue:storehooks")
+    assert route(system.inbox, claim_one(system.inbox), ("shop.greet", "default", False)) == [], "it is made ready"
+    routes = Routes(system.inbox.declarations().version, {("north", "order.created"): (GREET,)})
+    claim = system.inbox.finish_and_claim((), {"shop.greet": 1, "": 9}, capacity=9, routes=routes)[1]
+    assert [run.event.id for run in claim.runs] == [ids[2]]
+    assert system.client.zcard(keys.READY) == 2
+    assert system.client.lrange("rq:queue:storehooks", 0, -1) == [b"wake-default"], "another worker may have room"
+    claim = system.inbox.finish_and_claim((), {"shop.greet": 1, "shop.idle": 1, "": 9}, capacity=9, routes=routes)[1]
+    assert [run.event.id for run in claim.runs] == [ids[3]]
+    assert system.client.zcard(keys.READY) == 0, "a run for the idle handler may be behind them"
+    assert system.identity_holds()
+
+
 def test_a_run_of_a_paused_handler_waits_even_if_a_lease_was_asked_for(system: System) -> None:
     system.accept()
     system.administration.pause(handler="shop.greet")

@@ -94,6 +94,21 @@ def south_only(event, ctx):
 """
 
 
+ONE_HANDLER = """
+import os, time
+from storehooks import Router
+
+router = Router("shop")
+
+@router.on("order.long", retries=0)
+def long(event, ctx):
+    with open(os.path.join(os.path.dirname(__file__), "begun"), "a") as file:
+        file.write(event.id)
+    while not ctx.stopping:
+        time.sleep(0.05)
+"""
+
+
 @pytest.fixture
 def shop(make_system: Callable[..., System]) -> System:
     return make_system(plugin=PLUGIN, child_processes=3)
@@ -324,6 +339,21 @@ def test_an_outage_inside_ctx_once_costs_no_attempt(make_system: Callable[..., S
     own_redis.start()
     assert shop.settled(event_id) == "settled"
     assert shop.run_of(event_id, "shop.export").attempts == 1
+
+
+def test_a_worker_that_can_take_no_run_leaves_wake_up_and_events_to_others(make_system: Callable[..., System]) -> None:
+    shop = make_system(plugin=ONE_HANDLER, child_processes=2)
+    worker, _ = shop.start("worker", "housekeeper")
+    first = shop.accept("order.long")
+    begun(shop, first)
+    waiting = shop.accept("order.long")
+    lease = shop.client.zscore(keys.LEASED, f"{first}|shop.long")
+    eventually(lambda: shop.client.zscore(keys.LEASED, f"{first}|shop.long") != lease, what="the worker has been awake")
+    assert len(children_of(worker.pid)) == 2, "one is idle, but it is not for this handler"
+    assert shop.client.zrange(keys.READY, 0, -1) == [waiting.encode()]
+    assert shop.client.lrange("rq:queue:storehooks", 0, -1) == [b"wake-default"]
+    shop.start("worker")
+    begun(shop, waiting)
 
 
 def test_rq_info_shows_a_worker_until_it_stops(shop: System, server_url: str) -> None:

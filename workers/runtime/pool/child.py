@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ EFFECT_GRACE = 30.0
 """An effect of `ctx.once` may be in progress for the run's timeout and this much longer; then it is in doubt."""
 SHUTDOWN_SECONDS = 1.5
 LONGEST_AFTER = 30 * 86_400.0
+NO_GUARD = contextlib.nullcontext()
 
 log = logs.get("child")
 
@@ -129,6 +130,9 @@ class LoadedHandler:
     plugin: LoadedPlugin
     timeout: float
     retries: int
+    effects: Effects
+    log: logging.Logger
+    time_limit: TimeLimit
 
 
 @dataclass
@@ -166,6 +170,7 @@ class RunExecutor:
         self._clients: dict[str, Client] = {}
         self._plugins: list[LoadedPlugin] = []
         self._handlers: dict[str, LoadedHandler] = {}
+        self._record_maps = {store: config.record_map(store) for store in config.known_stores}
         self._coroutines = CoroutineRunner()
         self._error: BaseException | None = None
         """What the last run raised."""
@@ -179,7 +184,10 @@ class RunExecutor:
                 timeout = float(handler.timeout or config.workers.timeout)
                 retries = config.workers.retries if handler.retries is None else handler.retries
                 number = retries if isinstance(retries, int) else len(retries)
-                self._handlers[handler.name] = LoadedHandler(handler, plugin, timeout, number)
+                logger = logging.getLogger(handler.name)
+                self._handlers[handler.name] = LoadedHandler(
+                    handler, plugin, timeout, number, self._effects_for(timeout), logger, TimeLimit(timeout)
+                )
 
     def perform(self, run: Run) -> RunResult:
         """Do one run and return how it ended."""
@@ -201,12 +209,12 @@ class RunExecutor:
         event = self._event_of(run)
         returned = None
         try:
-            with _time_limit(loaded.timeout):
+            with loaded.time_limit:
                 unmet = conditions.unmet_condition(handler.when, event)
                 ended = _skipped(unmet) if unmet else self._judge(run, event, handler)
                 if ended is None:
                     self._start(plugin)
-                    context = self._context(run, event, plugin, loaded.timeout)
+                    context = self._context(run, event, loaded)
                     returned = self._coroutines.finish(handler.function(event, context))
         except BaseException as error:  # noqa: BLE001  handlers raise anything, CancelledError and SystemExit too
             self._error = error
@@ -226,8 +234,10 @@ class RunExecutor:
     def failed_call(self, run: Run, result: RunResult) -> Callable[[], None] | None:
         """The call of the plugin's `@router.failed` function, if this result is a failure for good."""
         error, self._error = self._error, None  # its traceback holds what the handler had in memory
+        if error is None:
+            return None
         loaded = self._handlers.get(run.handler)
-        if error is None or loaded is None or (function := loaded.plugin.router.failed_function) is None:
+        if loaded is None or (function := loaded.plugin.router.failed_function) is None:
             return None
         if kind_of(result.ending, retries_left=run.attempts < loaded.retries) is not OutcomeKind.FAILED:
             return None
@@ -237,8 +247,8 @@ class RunExecutor:
         """Once: if this process dies before the outcome is stored, the run begins and fails again."""
         event = self._event_of(run)
         try:
-            with self._lease_of(run), _time_limit(loaded.timeout):
-                context = self._context(run, event, loaded.plugin, loaded.timeout)
+            with self._lease_of(run), loaded.time_limit:
+                context = self._context(run, event, loaded)
                 context.once(
                     f"@router.failed {run.replays}",
                     lambda: self._coroutines.finish(function(event, context, error)) and None,
@@ -249,11 +259,11 @@ class RunExecutor:
 
     def _lease_of(self, run: Run) -> contextlib.AbstractContextManager[None]:
         """While an ordered run is under way, this process ends if the lease does."""
-        return self._guard.guard() if run.order_key else contextlib.nullcontext()
+        return self._guard.guard() if run.order_key else NO_GUARD
 
     def _event_of(self, run: Run) -> Event:
         """The run's event, with the record map of its store as it is in the config now, and what is merged into it."""
-        record_map = self._config.record_map(run.event.store)
+        record_map = self._record_maps.get(run.event.store)
         if not record_map and not run.merged:
             return run.event
         return replace(run.event, record_map=record_map, merged=run.merged)
@@ -268,8 +278,8 @@ class RunExecutor:
             plugin.resource = self._coroutines.finish(returned, keep_tasks=True)
         plugin.started = True
 
-    def _context(self, run: Run, event: Event, plugin: LoadedPlugin, timeout: float) -> Context:
-        store = event.store
+    def _context(self, run: Run, event: Event, loaded: LoadedHandler) -> Context:
+        store, plugin = event.store, loaded.plugin
         if store not in plugin.settings:
             plugin.settings[store] = plugin_settings.build(self._config, plugin.router, store)
         return Context(
@@ -281,10 +291,10 @@ class RunExecutor:
             fence=run.fence,
             handler=run.handler,
             event=event,
-            effects=self._effects_for(timeout),
+            effects=loaded.effects,
             connect=lambda: self._client_of(store),
-            log=logging.getLogger(run.handler),
-            deadline=time.monotonic() + timeout,
+            log=loaded.log,
+            deadline=time.monotonic() + loaded.timeout,
             stopped=self._stopped,
         )
 
@@ -306,19 +316,22 @@ class RunExecutor:
             if not plugin.started or plugin.router.shutdown_function is None:
                 continue
             try:
-                with _time_limit(SHUTDOWN_SECONDS):
+                with TimeLimit(SHUTDOWN_SECONDS):
                     self._coroutines.finish(plugin.router.shutdown_function(plugin.resource))
             except BaseException as error:  # noqa: BLE001  plugins raise anything
                 log.warning("plugin shutdown failed", plugin=plugin.router.name, why=type(error).__name__)
 
 
-@contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise RunTimeout in what is called here when this time has passed."""
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
+class TimeLimit:
+    """Raises RunTimeout in what is called within it when its time has passed."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+
+    def __exit__(self, *_: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 

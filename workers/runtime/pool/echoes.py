@@ -40,6 +40,8 @@ class Echoes:
 
     def __init__(self, config: Config, redis: Redis, handlers: Sequence[Handler]) -> None:
         self._config = config
+        self._stores = frozenset(name for name, store in config.stores.items() if store.base_url)
+        """Those with an API. Plugins write only to these."""
         self._writes = OwnWrites(redis)
         self._handlers = {one.name: one for one in handlers}
         self._any_written = False
@@ -47,10 +49,10 @@ class Echoes:
 
     def examine(self, runs: Sequence[Run]) -> None:
         """Ask once for a batch whether any of its resources was written to. If not, its runs need no question: their
-        events have arrived, so none is the echo of a write that begins later. Without base_url there are no writes."""
+        events have arrived, so none is the echo of a write that begins later."""
         self._any_written = False
+        asked = [run for run in runs if run.stored.store in self._stores and _may_be_echo(run)] if self._stores else ()
         with suppress(RedisError):  # without an answer they are run
-            asked = [run for run in runs if _may_be_echo(run) and self._has_api(run.event.store)]
             new = [_resource(run, _kind(run.event), "") for run in asked if run.event.topic.endswith(".created")]
             self._any_written = self._writes.any_of([*map(_own_resource, asked), *new])
 
@@ -127,9 +129,6 @@ class Echoes:
         own = [one for one in self._handlers.values() if _plugin(one.name) == _plugin(run.handler)]
         topics = (topic for one in own for topic in one.topics)
         return any(matches(topic.partition(".")[0], kind) for topic in topics)
-
-    def _has_api(self, store: str) -> bool:
-        return store in self._config.stores and bool(self._config.stores[store].base_url)
 
     def _volatile(self, store: str) -> tuple[str, ...]:
         settings = self._config.stores.get(store)

@@ -52,7 +52,9 @@ class ClaimSizes:
 
         The latest runs weigh most, and no run counts as longer than SLOWEST, so an outlier does not count for ever.
         """
-        measure = self._measures.setdefault(handler, _Measure())
+        measure = self._measures.get(handler)
+        if measure is None:
+            measure = self._measures[handler] = _Measure()
         measure.runs += 1
         weight = max(WEIGHT, 1 / measure.runs)
         measure.mean += weight * (min(seconds, SLOWEST) - measure.mean)

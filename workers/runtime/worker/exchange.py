@@ -87,7 +87,11 @@ class InboxExchange:
 
     @property
     def _wants_work(self) -> bool:
-        return not (self.stopping or self._waiting or self._waiting.guarded) and self._pool.idle > 0
+        """Whether it can take a run. While it cannot, it takes no wake-up either: that is for another worker. One
+        without handlers settles the events that no handler wants."""
+        if self.stopping or self._waiting or self._waiting.guarded or not self._pool.idle:
+            return False
+        return not self._handlers or bool(self._quotas())
 
     @property
     def _more_to_come(self) -> bool:

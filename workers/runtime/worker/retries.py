@@ -20,6 +20,8 @@ Retries = int | Sequence[float]
 
 def outcome_of(run: Run, result: RunResult, declared: Declaration) -> Outcome:
     """The outcome that the inbox is to write. `declared` is the run's handler."""
+    if result.ending is Ending.DONE:  # most often
+        return Outcome(run, OutcomeKind.DONE, result.detail, settles=result.detail.pop("settles", ""))
     retries: Retries = declared.details["retries"]
     kind = kind_of(result.ending, retries_left=run.attempts < _number_of(retries))
     detail = result.detail
