@@ -52,14 +52,21 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports(source: str) -> Iterator[str]:
+@cache
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+@cache
+def imports(source: str) -> list[str]:
     """Every module a file names in an import, also inside functions and type-checking blocks."""
-    for node in ast.walk(ast.parse(source)):
+    found = []
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
 
 
 def inside(name: str, *rooms: str) -> bool:
@@ -132,6 +139,7 @@ def test_every_room_is_on_the_page() -> None:
     assert rooms | {"storehooks"} == set(import_rule())
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     """Which module imports which. A package's `__init__` is its public face, so it may import from its own rooms."""
     files = modules()
@@ -198,7 +206,7 @@ def redis_writes(module: str, source: str) -> list[str]:
     """Calls of writing commands on something named like a client of Redis, outside the rooms that may."""
     if inside(module, *WRITERS):
         return []
-    calls = (node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    calls = (node.func for node in ast.walk(parsed(source)) if isinstance(node, ast.Call))
     return [
         ast.unparse(call)
         for call in calls
@@ -226,7 +234,7 @@ def _is_redis(value: ast.expr) -> bool:
 def reads_in_transactions(source: str) -> list[str]:
     """Calls on a pipeline that do not write, in functions that open one as a transaction, as is redis-py's default."""
     found = []
-    for function in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)):
+    for function in (node for node in ast.walk(parsed(source)) if isinstance(node, ast.FunctionDef)):
         calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
         methods = [(call, call.func) for call in calls if isinstance(call.func, ast.Attribute)]
         opened = [ast.unparse(call) for call, method in methods if method.attr == "pipeline"]
@@ -291,7 +299,7 @@ def test_every_path_on_the_page_exists() -> None:
 def test_every_class_and_function_on_the_page_exists() -> None:
     defined = set()
     for path in modules().values():
-        tree = ast.parse(path.read_text())
+        tree = parsed(path.read_text())
         defined |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     named = {
         word for word in words_in_code_style(PAGE + MAP_AND_WORDS) if re.fullmatch(r"[A-Z][A-Za-z]+|create_app", word)
@@ -325,7 +333,7 @@ def texts_for_people() -> list[Path]:
 def classes() -> Iterator[tuple[str, int, str]]:
     """Each class of the product: its name, how many methods it has, and its module."""
     for module, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 methods = sum(isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) for one in node.body)
                 yield node.name, methods, module
@@ -404,10 +412,10 @@ def test_the_worker_loads_no_web_framework() -> None:
 def test_every_module_says_what_it_is_for() -> None:
     for module, path in modules().items():
         if module != "workers.cli.__main__":
-            assert ast.get_docstring(ast.parse(path.read_text())), module
+            assert ast.get_docstring(parsed(path.read_text())), module
 
 
 def test_every_room_states_its_law() -> None:
     for module, path in modules().items():
         if path.name == "__init__.py" and module not in (*PACKAGES, "workers.cli"):
-            assert "Law of this room" in (ast.get_docstring(ast.parse(path.read_text())) or ""), module
+            assert "Law of this room" in (ast.get_docstring(parsed(path.read_text())) or ""), module
