@@ -12,6 +12,7 @@ from receiver.contract.event import Event
 from receiver.contract.intake import Delivery
 from receiver.inbox import Declaration, Limit, Outcome, Routes, Run, keys
 from receiver.inbox.model import from_ms, order_for
+from receiver.inbox.outcomes import OutcomeKind
 from receiver.inbox.queries.handlers import HandlerQueries
 from tests.support.harness import System
 
@@ -71,8 +72,8 @@ def states(system: System, *names: str) -> list[str]:
     return [system.client.hget(keys.EVENT + name, f"r:{PUSH}").decode().split(" ")[0] for name in names]
 
 
-def finish(system: System, run: Run, kind: str, **how: float) -> None:
-    assert system.inbox.finish([Outcome(run, kind, {"error": "E: no"}, **how)]) == [True]  # type: ignore[arg-type]
+def finish(system: System, run: Run, kind: OutcomeKind, **how: float) -> None:
+    assert system.inbox.finish([Outcome(run, kind, {"error": "E: no"}, **how)]) == [True]
 
 
 def test_a_run_waits_for_the_one_before_it_and_other_keys_do_not(ordered: System) -> None:
@@ -83,7 +84,7 @@ def test_a_run_waits_for_the_one_before_it_and_other_keys_do_not(ordered: System
     first, other = claim(ordered, 2)
     assert ids([first, other]) == ["a", "other"]
     assert claim(ordered, 9) == []
-    finish(ordered, first, "done")
+    finish(ordered, first, OutcomeKind.DONE)
     assert ids(claim(ordered, 9)) == ["b"]
     assert ordered.identity_holds()
 
@@ -126,10 +127,10 @@ def test_one_claim_takes_the_runs_that_are_queued_behind_the_first(ordered: Syst
     assert ids(runs) == ["a", "b", "c"]
     assert {run.order_key for run in runs} == {"north:order:7"}
     assert [run.fence for run in runs] == sorted({run.fence for run in runs})
-    finish(ordered, runs[0], "done")
+    finish(ordered, runs[0], OutcomeKind.DONE)
     assert claim(ordered, 9) == [], "the others are leased"
-    finish(ordered, runs[1], "retry", delay=60.0)
-    finish(ordered, runs[2], "release")
+    finish(ordered, runs[1], OutcomeKind.RETRY, delay=60.0)
+    finish(ordered, runs[2], OutcomeKind.RELEASE)
     assert states(ordered, "a", "b", "c", "d") == ["done", "later", "queued", "queued"]
     assert claim(ordered, 9) == [], "a head that waits for its retry blocks its key"
 
@@ -137,7 +138,7 @@ def test_one_claim_takes_the_runs_that_are_queued_behind_the_first(ordered: Syst
 def test_given_back_in_any_order_they_run_in_their_order(ordered: System) -> None:
     accept_and_route(ordered, "a", "b", "c")
     for run in reversed(claim(ordered, 3)):
-        finish(ordered, run, "release")
+        finish(ordered, run, OutcomeKind.RELEASE)
     assert states(ordered, "a", "b", "c") == ["ready", "queued", "queued"]
     assert ids(claim(ordered, 3)) == ["a", "b", "c"]
 
@@ -156,21 +157,21 @@ def test_the_runs_of_a_dead_worker_return_to_their_order(ordered: System) -> Non
 
 def test_a_failure_lets_the_key_continue(ordered: System) -> None:
     accept_and_route(ordered, "a", "b")
-    finish(ordered, claim(ordered)[0], "failed")
+    finish(ordered, claim(ordered)[0], OutcomeKind.FAILED)
     assert ids(claim(ordered)) == ["b"]
 
 
 @pytest.mark.parametrize("how", ["replay", "drop", "trim"])
 def test_a_failure_stops_the_key_until_it_is_replayed_or_dropped_or_gone(ordered: System, how: str) -> None:
     accept_and_route(ordered, "a", "b", how=STOPPING)
-    finish(ordered, claim(ordered)[0], "failed")
+    finish(ordered, claim(ordered)[0], OutcomeKind.FAILED)
     accept_and_route(ordered, "c", how=STOPPING)
     assert claim(ordered, 9) == []
     if how == "replay":
         ordered.administration.reopen([f"a|{PUSH}"], {})
         (run,) = claim(ordered)
         assert run.stored.id == "a"
-        finish(ordered, run, "done")
+        finish(ordered, run, OutcomeKind.DONE)
     elif how == "drop":
         ordered.administration.drop([f"a|{PUSH}"], reason="because")
     else:
@@ -182,11 +183,11 @@ def test_a_failure_stops_the_key_until_it_is_replayed_or_dropped_or_gone(ordered
 
 def test_a_replayed_run_comes_before_those_that_wait_and_never_beside_one_that_runs(ordered: System) -> None:
     accept_and_route(ordered, "a", "b", "c")
-    finish(ordered, claim(ordered)[0], "done")
+    finish(ordered, claim(ordered)[0], OutcomeKind.DONE)
     (second,) = claim(ordered)
     assert ordered.administration.reopen([f"a|{PUSH}"], {}) == ["ready"]
     assert states(ordered, "a", "b", "c") == ["queued", "leased", "queued"]
-    finish(ordered, second, "done")
+    finish(ordered, second, OutcomeKind.DONE)
     assert ids(claim(ordered, 9)) == ["a", "c"]
 
 
@@ -194,24 +195,24 @@ def test_runs_behind_a_retry_are_not_overtaken_while_their_worker_still_has_them
     """A worker that dies, or is slow, after the retry was written and before it has given the others back."""
     accept_and_route(ordered, *"abcde")
     first, *others = claim(ordered, 3)
-    finish(ordered, first, "retry", delay=0.0)
+    finish(ordered, first, OutcomeKind.RETRY, delay=0.0)
     ordered.housekeeping.tick()
     again = claim(ordered, 9)
     assert ids(again) == ["a"], "not d and e: b and c come before them"
     for run in others:
-        finish(ordered, run, "release")
-    finish(ordered, again[0], "done")
+        finish(ordered, run, OutcomeKind.RELEASE)
+    finish(ordered, again[0], OutcomeKind.DONE)
     assert ids(claim(ordered, 9)) == list("bcde")
 
 
-@pytest.mark.parametrize(("last", "how"), [("failed", STOPPING), ("retry", BY_RESOURCE)])
+@pytest.mark.parametrize(("last", "how"), [(OutcomeKind.FAILED, STOPPING), (OutcomeKind.RETRY, BY_RESOURCE)])
 def test_replayed_together_they_run_in_their_order(
-    ordered: System, last: str, how: tuple[str, str, bool | float, str]
+    ordered: System, last: OutcomeKind, how: tuple[str, str, bool | float, str]
 ) -> None:
     """The last one is what its key waits for. It began first, so the state of an older event was written last."""
     accept_and_route(ordered, *"abc", how=how)
     for run in claim(ordered, 2):
-        finish(ordered, run, "done")
+        finish(ordered, run, OutcomeKind.DONE)
     finish(ordered, claim(ordered)[0], last, delay=60.0)
     ordered.administration.reopen([f"{name}|{PUSH}" for name in "abc"], {})
     assert ids(claim(ordered, 9)) == list("abc")
@@ -221,7 +222,7 @@ def test_replayed_together_they_run_in_their_order(
 def test_failures_of_one_moment_are_replayed_in_their_order(ordered: System) -> None:
     """A group lists those that failed in the same millisecond by their ids."""
     accept_and_route(ordered, *"cba")
-    failed = [Outcome(run, "failed", {"error": "E: no"}) for run in claim(ordered, 3)]  # type: ignore[arg-type]
+    failed = [Outcome(run, OutcomeKind.FAILED, {"error": "E: no"}) for run in claim(ordered, 3)]
     ordered.inbox.finish(failed)
     ordered.administration.reopen([f"{name}|{PUSH}" for name in "abc"], {})
     assert ids(claim(ordered, 9)) == list("cba")
@@ -229,13 +230,13 @@ def test_failures_of_one_moment_are_replayed_in_their_order(ordered: System) -> 
 
 def test_a_run_that_begins_because_another_is_dropped_can_be_dropped_in_the_same_call(ordered: System) -> None:
     accept_and_route(ordered, "a", "b")
-    finish(ordered, claim(ordered)[0], "failed")
-    finish(ordered, claim(ordered)[0], "retry", delay=0.0)
+    finish(ordered, claim(ordered)[0], OutcomeKind.FAILED)
+    finish(ordered, claim(ordered)[0], OutcomeKind.RETRY, delay=0.0)
     ordered.housekeeping.tick()
     (second,) = claim(ordered)
     ordered.administration.reopen([f"a|{PUSH}"], {})
-    finish(ordered, second, "release")
-    finish(ordered, claim(ordered)[0], "retry", delay=60.0)
+    finish(ordered, second, OutcomeKind.RELEASE)
+    finish(ordered, claim(ordered)[0], OutcomeKind.RETRY, delay=60.0)
     assert states(ordered, "a", "b") == ["later", "queued"]
     assert ordered.administration.drop([f"a|{PUSH}", f"b|{PUSH}"], reason="because") == ["dropped", "dropped"]
     assert claim(ordered, 9) == []
@@ -244,7 +245,7 @@ def test_a_run_that_begins_because_another_is_dropped_can_be_dropped_in_the_same
 
 def test_a_failure_that_stops_its_key_does_so_when_the_handler_is_changed_to_continue(ordered: System) -> None:
     accept_and_route(ordered, "a", how=STOPPING)
-    finish(ordered, claim(ordered)[0], "failed")
+    finish(ordered, claim(ordered)[0], OutcomeKind.FAILED)
     accept_and_route(ordered, "b")
     ordered.housekeeping.put_back_stranded()
     assert claim(ordered, 9) == []
@@ -254,7 +255,7 @@ def test_a_run_from_before_the_order_joins_it_when_it_is_replayed(ordered: Syste
     accept(ordered, "old")
     (event,) = to_route(ordered).values()
     ordered.inbox.route([(event, [(PUSH, "default", False)])], ordered.inbox.declarations().version)
-    finish(ordered, claim(ordered)[0], "done")
+    finish(ordered, claim(ordered)[0], OutcomeKind.DONE)
     accept_and_route(ordered, "a")
     claim(ordered)
     ordered.administration.reopen([f"old|{PUSH}"], {}, orders={f"old|{PUSH}": "c resource"})
@@ -280,7 +281,7 @@ def test_a_delayed_run_is_due_at_its_own_time(ordered: System) -> None:
     ordered.administration.make_due([f"a|{PUSH}"])
     ordered.housekeeping.tick()
     (run,) = claim(ordered, 9)
-    finish(ordered, run, "done")
+    finish(ordered, run, OutcomeKind.DONE)
     assert states(ordered, "b") == ["later"]
 
 
@@ -312,7 +313,7 @@ def test_damaged_keys_of_an_order_heal(ordered: System) -> None:
     for name in (keys.ORDER + PUSH, queue, keys.UNROUTED + "north"):
         ordered.client.delete(name)
         ordered.client.set(name, "damaged")
-    finish(ordered, first, "done")
+    finish(ordered, first, OutcomeKind.DONE)
     assert ordered.housekeeping.put_back_stranded() == 2
     ordered.housekeeping.put_back_stranded()  # a new walk
     assert ids(claim(ordered, 9)) == ["b", "c"]
@@ -344,7 +345,7 @@ def test_a_damaged_key_costs_no_event(ordered: System, name: str, in_claim: bool
     for _ in range(3):
         while runs := claim(ordered, 9):
             begun += ids(runs)
-            ordered.inbox.finish([Outcome(run, "done") for run in runs])  # type: ignore[arg-type]
+            ordered.inbox.finish([Outcome(run, OutcomeKind.DONE) for run in runs])
         ordered.housekeeping.put_back_stranded()
     assert sorted(begun) == list("cd" if "heads" in name else "abcd")
     assert all(item.startswith(keys.PREFIX.encode()) for item in ordered.client.hkeys(keys.QUARANTINED))
@@ -416,7 +417,7 @@ def test_a_limit_and_an_order_together_starve_none(ordered: System) -> None:
         assert ordered.inbox.claim({PUSH: 9}, capacity=9, limits=limits).runs == (), "the only slot is taken"
         assert len({run.order_key for run in runs}) == len(runs)
         begun += ids(runs)
-        ordered.inbox.finish([Outcome(run, "done") for run in runs])  # type: ignore[arg-type]
+        ordered.inbox.finish([Outcome(run, OutcomeKind.DONE) for run in runs])
     assert [one for one in begun if one.endswith("7")] == ["a7", "b7", "c7"]
     assert [one for one in begun if one.endswith("8")] == ["a8", "b8", "c8"]
 

@@ -35,8 +35,8 @@ MUTANTS = {
         "",
     ),
     "a run that is done blocks its key": (
-        "if mark then leave_order(id, handler, mark, store) end\n    if delay ~= '0' then note_newest",
-        "if delay ~= '0' then note_newest",
+        "if mark then leave_order(id, handler, mark, store) end\n  end\n  published",
+        "end\n  published",
     ),
     "a dropped run blocks its key": (
         "leave_order(id, handler, mark, store)\n    write_batched() -- the run that begins now",
