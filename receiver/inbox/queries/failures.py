@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,8 @@ from receiver.inbox.queries.runs import members
 
 PAGE = 100
 DAMAGED_RECORD = "its record is damaged"
+MAX_READ = 1000
+"""Runs of a group that are read to find those that stop their keys."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,17 @@ class Failure:
     failed_at: datetime
 
 
+@dataclass(frozen=True)
+class StoppedKeys:
+    """Order keys of a handler with on_failure="stop" that wait until failures of a group are replayed or dropped."""
+
+    handler: str
+    group: str
+    keys: tuple[str, ...]
+    waiting: int
+    """Runs that are queued behind the failures."""
+
+
 class FailureQueries:
     def __init__(self, client: Redis) -> None:
         self.client = client
@@ -82,6 +95,35 @@ class FailureQueries:
     def count_unreadable(self) -> int:
         """The number of events that could not be read."""
         return sum(one.failed for one in self.every_group() if one.handler == keys.INTAKE)
+
+    def stopped_keys(self, groups: Iterable[FailureGroup]) -> list[StoppedKeys]:
+        """The stopped keys of these groups, by their oldest failures."""
+        found = [self._stopped_by(group) for group in groups if group.failed]
+        return [one for one in found if one.keys]
+
+    def _stopped_by(self, group: FailureGroup) -> StoppedKeys:
+        order, waiting = keys.ORDER + group.handler, 0
+        active = self.client.exists(order)
+        runs: Any = self.client.zrange(keys.GROUP_RUNS + group.id, 0, MAX_READ - 1) if active else []
+        events = [keys.split_item(as_text(item))[0] for item in runs]
+        pipeline = self.client.pipeline(transaction=False)
+        for event in events:
+            pipeline.hmget(keys.EVENT + event, f"r:{group.handler}", f"k:{group.handler}")
+        failed = []
+        for event, fields in zip(events, read_each(pipeline), strict=True):
+            state, mark = ((field or b"").decode("utf-8", "replace") for field in fields or (b"", b""))
+            if state.startswith(RunState.FAILED) and mark.startswith("s "):
+                failed.append((mark[2:], event))
+        for key, _ in failed:
+            pipeline.hget(order, key)
+            pipeline.zcard(f"{keys.QUEUED}{group.handler}:{key}")
+        replies, stopped = iter(read_each(pipeline)), []
+        for key, event in failed:
+            first, queued = next(replies), next(replies)
+            if as_text(first or b"") == event:
+                stopped.append(key)
+                waiting += queued or 0
+        return StoppedKeys(group.handler, group.id, tuple(stopped), waiting)
 
     def unreadable(self) -> Iterator[str]:
         """The events that could not be read, in the order in which they were accepted."""

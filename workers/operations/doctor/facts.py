@@ -14,6 +14,7 @@ from receiver.inbox.known_data import DataNotice
 from receiver.inbox.own_writes import SuspectedLoop
 from receiver.inbox.queries.damaged_keys import DamagedKey
 from receiver.inbox.queries.events import Counters, EventName
+from receiver.inbox.queries.failures import StoppedKeys
 from receiver.inbox.queries.handlers import AbsentHandler
 from receiver.inbox.queries.health import Footprint, Heartbeat
 from receiver.inbox.redis.server_state import ServerState
@@ -76,6 +77,7 @@ class InboxFacts:
     damaged: tuple[DamagedKey, ...] = ()
     loops: tuple[SuspectedLoop, ...] = ()
     """Resources whose runs were delayed in the last hour as a suspected loop; the newest first."""
+    stopped: tuple[StoppedKeys, ...] = ()
     moves: MoveReport | None = None
     """How moving events to the history went last; None if no housekeeper has reported."""
     unmoved: int = 0

@@ -109,7 +109,9 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         moves, unmoved = ask(history.report), ask(history.waiting, age=after + UNMOVED_SECONDS)
         housekeeper, heartbeats = ask(_housekeeper, activity), ask(_heartbeats, activity)
         notices, loops = ask(data_notices, client), ask(suspected_loops, client)
-        groups, hosts = ask(lambda: list(FailureQueries(client).every_group())), ask(find_hosts, config, client)
+        failures = FailureQueries(client)
+        groups, hosts = ask(lambda: list(failures.every_group())), ask(find_hosts, config, client)
+        stopped = ask(lambda: failures.stopped_keys(groups.result()))
         declared = ask(Inbox(client).declarations)
         running, absent = ask(handlers.running_versions), ask(handlers.absent)
         other_workers, quarantined = ask(activity.other_workers), ask(activity.quarantined)
@@ -138,6 +140,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         retrying=sum(group.retrying for group in groups.result()),
         quarantined=quarantined.result(),
         loops=tuple(loops.result()),
+        stopped=tuple(stopped.result()),
         footprint=footprint.result(),
         unconfirmed=unconfirmed.result(),
         checked=checked.result(),

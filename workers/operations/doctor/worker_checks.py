@@ -246,6 +246,7 @@ def check_open_issues(facts: Facts) -> Iterator[Finding]:
     if facts.inbox is None:
         return
     yield from _failures(facts.inbox)
+    yield from _stopped_keys(facts.inbox)
     yield from _loops(facts, facts.inbox)
     for paused in sorted(facts.inbox.paused):
         kind, _, name = paused.partition(":")
@@ -256,6 +257,19 @@ def check_open_issues(facts: Facts) -> Iterator[Finding]:
         clear = f"redis-cli DEL {keys.QUARANTINED} (runs with sound records are then put back)"
         fix = f"check what else writes to this database; then clear the list: {clear}"
         yield fail("inbox", text, *map(harmless, examples), fix=fix)
+
+
+def _stopped_keys(inbox: InboxFacts) -> Iterator[Finding]:
+    """Failures behind which all later events of their order key wait."""
+    for one in inbox.stopped:
+        stopped = f"{counted(len(one.keys), 'order key')} of {one.handler} stopped at a failure"
+        again, drop = (f"storehooks failures {what} --group {one.group}" for what in ("replay", "drop"))
+        yield fail(
+            "order",
+            f'{stopped} (on_failure="stop"); {waits(one.waiting, "run")} behind it',
+            some([harmless(key) for key in one.keys]),
+            fix=f"correct the cause, then: {again}; or give up on it: {drop} --reason TEXT",
+        )
 
 
 def _loops(facts: Facts, inbox: InboxFacts) -> Iterator[Finding]:
