@@ -73,7 +73,7 @@ def _reached() -> Iterator[None]:
 
 
 def clear_effects(client: Redis) -> None:
-    """Remove all marks and all state, as before the first run of a plugin."""
-    for prefix in (keys.STATE, keys.ONCE):
+    """Remove all marks, all state, and what tells echoes and stale events: as before the first run of a plugin."""
+    for prefix in (keys.STATE, keys.ONCE, keys.WRITTEN, keys.NEWEST):
         for key in client.scan_iter(f"{prefix}*"):
             client.delete(key)

@@ -211,6 +211,7 @@ def declarations(config: Config, plugins: list[Plugin]) -> list[Declaration]:
                 "order_by": "resource" if parse_duration(handler.coalesce) else handler.order_by,
                 "coalesce": parse_duration(handler.coalesce),
                 "on_failure": handler.on_failure,
+                "stale": handler.stale,
                 "when": conditions.describe(handler.when),
                 "file": handler.file,
                 "line": handler.line,

@@ -15,7 +15,7 @@ from receiver.contract.errors import PluginError
 from workers.cli import storehooks
 from workers.plugins.validation_process import validate_plugin
 from workers.testing.certify import end_state, report, scenarios
-from workers.testing.certify.runner import CertificationRun, Results, ScenarioFinding, Target, target_of
+from workers.testing.certify.runner import CertificationRun, HandlerOrder, Results, ScenarioFinding, Target, target_of
 
 ALL_TOPICS = ("product.*", "order.*", "customer.*")
 
@@ -34,6 +34,16 @@ router = Router("older")
 def remember(event, ctx):
     ctx.state.set(f"price of {event.data['id']}", event.data["price"])
 """
+BOTH = """
+from workers import Router
+router = Router("both")
+@router.on("product.*")
+def remember(event, ctx):
+    with open("seen.txt", "a") as file:
+        file.write(f"{event.data['id']}\\n")
+    ctx.state.set(f"price of {event.data['id']}", event.data["price"])
+"""
+NEWEST_ONLY = 'order_by="resource", stale="skip"'
 CORRECT = """
 from workers import Router
 router = Router("careful")
@@ -68,29 +78,56 @@ def command(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(storehooks, ["handlers", "certify", *arguments, "--config", str(folder / "config.toml")])
 
 
-def test_a_handler_that_is_not_idempotent_and_one_that_depends_on_the_order_are_found(
+def test_a_handler_that_is_not_idempotent_and_depends_on_the_order_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are in one plugin, because a local system takes seconds to start. A slow test runs each alone.
+    """Both in one handler, because each scenario takes a second or more. Slow tests have handlers with one fault.
 
     There is no config: a plugin can be certified in a folder that contains only the plugin.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STOREHOOKS_CONFIG", raising=False)
-    (tmp_path / "plugin.py").write_text(NOT_IDEMPOTENT + NOT_ORDER_SAFE[NOT_ORDER_SAFE.index("@router") :])
+    (tmp_path / "plugin.py").write_text(BOTH)
     chosen = [part for name in ("redelivered", "shuffled", "missing-fields") for part in ("--only", name)]
     done = CliRunner().invoke(storehooks, ["handlers", "certify", "plugin.py", "--json", "--seed", "9", *chosen])
     assert done.exit_code == 1, done.output
     result = json.loads(done.stdout)
     found = {finding["scenario"]: finding for finding in result["findings"]}
     assert set(found) == {"redelivered", "shuffled", "missing-fields"}
-    assert found["redelivered"]["examples"] == ["+ paid.txt: 1001", "+ paid.txt: 1002", "+ paid.txt: 1003"]
+    assert found["redelivered"]["examples"] == [
+        f"+ seen.txt: {product}   ({times} times)" for product, times in ((1, 4), (2, 3), (3, 3))
+    ]
     assert "+ ctx.state: price of 1 =" in found["shuffled"]["examples"][0]
-    assert "twice.remember, product.created without price: KeyError: 'price'" in found["missing-fields"]["examples"]
+    assert "both.remember, product.created without price: KeyError: 'price'" in found["missing-fields"]["examples"]
     assert (result["idempotent"], result["order_safe"], result["seed"]) == (False, False, 9)
+    not_safe = {"handler": "both.remember", "order_safe": False, "proposal": NEWEST_ONLY, "suffices": False}
+    assert result["order"] == [not_safe], "it needs each event, so stale=skip does not help"
     assert found["redelivered"]["reproduce"].endswith("certify plugin.py --seed 9 --only redelivered")
     assert result["memory_mb"] > 10
     assert result["ms_longest"] >= result["ms_per_event"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_options_are_tested_for_each_handler_before_they_are_proposed(tmp_path: Path) -> None:
+    results = certified(tmp_path, NOT_IDEMPOTENT + NOT_ORDER_SAFE[NOT_ORDER_SAFE.index("@router") :], "shuffled")
+    assert results.order == [
+        HandlerOrder("twice.note", True),
+        HandlerOrder("twice.remember", False, NEWEST_ONLY, suffices=True),
+    ]
+    ordered = NOT_ORDER_SAFE.replace('"product.*"', f'"product.*", {NEWEST_ONLY}')
+    results = certified(tmp_path, ordered, "shuffled")
+    assert results.findings == []
+    assert results.order == [HandlerOrder("older.remember", True)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_a_scenario_has_settled_makes_no_event_of_the_next_one_stale(tmp_path: Path) -> None:
+    plugin = BOTH.replace('"product.*"', '"product.*", order_by="data.name", stale="skip"')
+    results = certified(tmp_path, plugin, "repeated", "shuffled")
+    assert {finding.scenario for finding in results.findings} == {"shuffled"}
+    assert results.order == [HandlerOrder("both.remember", False)]
 
 
 def test_wrong_arguments_are_reported(tmp_path: Path) -> None:
@@ -120,6 +157,29 @@ def test_the_report_shows_the_command_to_reproduce_and_claims_only_what_was_run(
     assert "FAIL  late" in text
     assert "reproduce: storehooks handlers certify shop.py --seed 7 --only late" in text
     assert "idempotent      unknown\norder-safe      no" in text
+
+
+@pytest.mark.parametrize(
+    ("proposal", "suffices", "says"),
+    [
+        (NEWEST_ONLY, True, f"shop.note: no; add {NEWEST_ONLY} to its @router.on: tested, it is order-safe then"),
+        (
+            NEWEST_ONLY,
+            False,
+            'shop.note: no; add order_by="resource" to its @router.on, if the store itself sends in order. With '
+            'stale="skip" it was tested, and is not order-safe: the code must handle late events',
+        ),
+        ('stale="skip"', False, 'shop.note: no; with stale="skip" it was tested, and is not order-safe either'),
+        ("", False, "shop.note: no; the code must handle late events"),
+    ],
+)
+def test_the_report_proposes_options_for_each_handler(proposal: str, suffices: bool, says: str) -> None:
+    target = Target("shop.py", "shop", "1.2", ("order.*",), ("shop.note", "shop.other"))
+    order = [HandlerOrder("shop.note", False, proposal, suffices), HandlerOrder("shop.other", True)]
+    results = Results(target, 7, 3, findings=[ScenarioFinding("shuffled", "differs")], order=order)
+    text = list(report.lines(results))
+    assert any(line.strip().startswith(says) for line in text), text
+    assert not any("shop.other" in line for line in text)
 
 
 def properties(*findings: str, without: tuple[str, ...] = ()) -> tuple[bool | None, bool | None]:

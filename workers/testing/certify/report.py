@@ -7,8 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from receiver.contract.diagnosis.formatting import counted
-from workers.testing.certify.runner import Results
+from workers.testing.certify.runner import HandlerOrder, Results
 from workers.testing.certify.scenarios import BASELINES, IDEMPOTENCE, ORDER
+
+LATE = "the code must handle late events"
 
 
 def is_idempotent(results: Results) -> bool | None:
@@ -28,6 +30,7 @@ def as_json(results: Results) -> dict[str, Any]:
         "events": results.events,
         "idempotent": is_idempotent(results),
         "order_safe": is_order_safe(results),
+        "order": [asdict(one) for one in results.order],
         "memory_mb": results.memory_mb,
         "ms_per_event": results.ms_per_event,
         "ms_longest": results.ms_longest,
@@ -61,8 +64,18 @@ def lines(results: Results) -> Iterator[str]:
     yield from (f"note  {note}" for note in results.notes)
     yield f"idempotent      {_answer(is_idempotent(results))}"
     yield f"order-safe      {_answer(is_order_safe(results))}"
+    yield from (f"{'':<15} {one.handler}: no; {_advice(one)}" for one in results.order if not one.order_safe)
     yield f"peak memory     {results.memory_mb:.0f} MB"
     yield f"time per event  {results.ms_per_event:.1f} ms on average, {results.ms_longest:.1f} ms at most"
+
+
+def _advice(order: HandlerOrder) -> str:
+    if order.suffices:
+        return f"add {order.proposal} to its @router.on: tested, it is order-safe then"
+    if order.proposal.startswith("order_by"):
+        first = 'add order_by="resource" to its @router.on, if the store itself sends in order'
+        return f'{first}. With stale="skip" it was tested, and is not order-safe: the code must handle late events'
+    return f"with {order.proposal} it was tested, and is not order-safe either" if order.proposal else LATE
 
 
 def _passes(results: Results, names: tuple[str, ...]) -> bool | None:

@@ -6,7 +6,7 @@ import json
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +48,8 @@ class Target:
     version: str
     topics: tuple[str, ...]
     handlers: tuple[str, ...]
+    proposals: Mapping[str, str] = field(default_factory=dict)
+    """By handler: which of order_by="resource" and stale="skip" it does not have."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,17 @@ class ScenarioFinding:
     scenario: str
     what: str
     examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HandlerOrder:
+    """Whether one handler ends in the same state in any order of events. If not, the options to propose."""
+
+    handler: str
+    order_safe: bool
+    proposal: str = ""
+    suffices: bool = False
+    """With these options it is order-safe."""
 
 
 @dataclass
@@ -69,6 +82,8 @@ class Results:
     applicable: tuple[str, ...] = ()
     """The scenarios that exist for this plugin."""
     findings: list[ScenarioFinding] = field(default_factory=list)
+    order: list[HandlerOrder] = field(default_factory=list)
+    """Empty if `shuffled` was not run, or proves nothing."""
     notes: list[str] = field(default_factory=list)
     memory_mb: float = 0.0
     ms_per_event: float = 0.0
@@ -145,7 +160,26 @@ class CertificationRun:
                 self._check_runs(scenario, end, baseline)
                 if scenario.kind == "same":
                     self._compare(scenario, end, baseline)
+                if scenario.name == "shuffled":
+                    self._examine_handlers(clean, scenario, baseline)
         self._measure(memory_only=True)
+
+    def _examine_handlers(self, clean: Scenario, shuffled: Scenario, baseline: ScenarioEnd) -> None:
+        """Find the handlers that depend on the order, and whether options help them. Several are run each alone."""
+        found = {finding.scenario for finding in self.results.findings}
+        handlers = self.results.target.handlers
+        if found & {"clean", "repeated"}:
+            return
+        for number, name in enumerate(handlers):
+            alone = replace(shuffled, name=f"shuffled-{number}", alone=name)
+            expected, unsafe = baseline, "shuffled" in found
+            if unsafe and len(handlers) > 1:
+                expected = self._run_scenario(replace(clean, name=f"clean-{number}", alone=name, kind="same"))
+                unsafe = _differs(self._run_scenario(alone), expected)
+            proposal = self.results.target.proposals.get(name, "") if unsafe else ""
+            tested = replace(alone, name=f"options-{number}", with_options=True)
+            suffices = bool(proposal) and not _differs(self._run_scenario(tested), expected)
+            self.results.order.append(HandlerOrder(name, not unsafe, proposal, suffices))
 
     def _run_scenario(self, scenario: Scenario) -> ScenarioEnd:
         """Reset the store and the plugin, deliver the steps, and read the end state."""
@@ -155,7 +189,8 @@ class CertificationRun:
         ids = [self._deliver(scenario, step) for step in scenario.steps]
         records = [self._wait_until_closed(event_id, step) for event_id, step in zip(ids, scenario.steps, strict=True)]
         lines = end_state.end_state(self._store.records_by_kind(), before, self._files(scenario), self._system.client)
-        self.results.completed[scenario.name] = scenario.description
+        if not scenario.alone:
+            self.results.completed[scenario.name] = scenario.description
         runs = tuple((step, run) for step, record in zip(scenario.steps, records, strict=True) for run in record.runs)
         return ScenarioEnd(lines, runs)
 
@@ -183,6 +218,8 @@ class CertificationRun:
             "kill": scenario.kill,
             "restarts": restarts(scenario.steps, self.results.seed),
             "retries": scenario.retries,
+            "alone": scenario.alone,
+            "with_options": scenario.with_options,
         }
         (self._folder / "control.json").write_text(json.dumps(values))
         for mark in self._folder.glob(f"{KILLED_MARK}*"):
@@ -288,6 +325,12 @@ def _absolute(source: str) -> str:
     return str(Path(source).absolute()) if source.endswith(".py") or "/" in source else source
 
 
+def _differs(end: ScenarioEnd, expected: ScenarioEnd) -> bool:
+    """Whether the end state is another one, or a run failed."""
+    has_failed = any(run.status == RunStatus.FAILED for _, run in end.runs)
+    return has_failed or bool(end_state.differences(end.lines, expected.lines))
+
+
 def _was_attempted(run: RunRecord) -> bool:
     return run.attempts > 0 or run.status in ENDED
 
@@ -305,4 +348,12 @@ def target_of(source: str, handlers: Sequence[Declaration]) -> Target:
     """The target for a plugin with these handlers."""
     topics = tuple(dict.fromkeys(topic for handler in handlers for topic in handler.topics))
     names = tuple(handler.handler for handler in handlers)
-    return Target(source, handlers[0].details["plugin"], handlers[0].version, topics, names)
+    missing = {one.handler: ", ".join(_missing_options(one)) for one in handlers}
+    return Target(source, handlers[0].details["plugin"], handlers[0].version, topics, names, missing)
+
+
+def _missing_options(handler: Declaration) -> Iterator[str]:
+    if not handler.details["order_by"]:
+        yield 'order_by="resource"'
+    if handler.details["stale"] != "skip":
+        yield 'stale="skip"'

@@ -65,6 +65,10 @@ class Scenario:
     late: bool = False
     """Each event is delivered hours after it occurred."""
     retries: tuple[float, ...] = (0.05,) * 3
+    alone: str = ""
+    """The only handler that does anything; empty for all."""
+    with_options: bool = False
+    """Handlers have order_by="resource", if they have no order, and stale="skip"."""
     wait: bool = True
     """Wait until each event is settled before sending the next; otherwise only for its first attempt."""
 

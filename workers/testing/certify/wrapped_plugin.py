@@ -47,6 +47,8 @@ class Control:
         self.kill: str = values["kill"]
         self.restarts: list[str] = values["restarts"]
         self.retries: tuple[float, ...] = tuple(values["retries"])
+        self.alone: str = values["alone"]
+        self.with_options: bool = values["with_options"]
 
     def record(self, **measurement: Any) -> None:
         """Append one line to the measurements. Short appends of several processes do not mix."""
@@ -169,6 +171,10 @@ def wrap_handler(handler: Handler, control: Control) -> Callable[[Event, Context
     return measured_async if inspect.iscoroutinefunction(inspect.unwrap(handler.function)) else measured
 
 
+def _do_nothing(event: Event, ctx: Context[Any]) -> None:
+    """In place of a handler, while another one is examined alone."""
+
+
 def wrap_plugin(control: Control) -> Router:
     """The plugin under its own name, with its settings and startup, but without limits, delays and `stores`."""
     config = load(Path(control.config) if control.config else None, os.environ)
@@ -177,16 +183,18 @@ def wrap_plugin(control: Control) -> Router:
     for name in ("startup_function", "shutdown_function", "failed_function"):
         setattr(router, name, getattr(plugin.router, name))
     for handler in plugin.handlers:
+        is_off = control.alone not in ("", handler.name)
+        is_ordered = handler.coalesce or control.with_options
         router.on(
             *handler.topics,
             when=handler.when,
             retries=control.retries or 0,
             timeout=handler.timeout,
-            order_by="resource" if handler.coalesce else handler.order_by,
+            order_by=handler.order_by or ("resource" if is_ordered else None),
             on_failure=handler.on_failure,
-            stale=handler.stale,
+            stale="skip" if control.with_options else handler.stale,
             name=handler.own_name,
-        )(wrap_handler(handler, control))
+        )(_do_nothing if is_off else wrap_handler(handler, control))
     os.chdir(control.files)
     return router
 
