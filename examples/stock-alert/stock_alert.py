@@ -25,7 +25,8 @@ class Settings(BaseModel):
 router = Router("stock_alert", settings=Settings)
 
 
-@router.on("product.created", "product.updated", retries=(10, 60, 300), timeout=30)
+# With order_by, only one run at a time reads and writes the state of a product.
+@router.on("product.created", "product.updated", order_by="resource", retries=(10, 60, 300), timeout=30)
 def watch(event: Event, ctx: Context[Settings]) -> str:
     product = event.resource_id
     try:
@@ -36,7 +37,7 @@ def watch(event: Event, ctx: Context[Settings]) -> str:
     fall = int(ctx.state.get(f"falls {product}", 0))
     if stock >= ctx.settings.level:
         return _recovered(ctx, product, fall)
-    # The key contains the number of the fall: two concurrent runs for the same fall send one alert.
+    # The key contains the number of the fall: a later run for the same fall, or a repeated one, sends no second alert.
     alert: str = ctx.once(f"fall {fall}", _alert, event, ctx, stock, scope="resource")
     ctx.state.set(f"low {product}", stock)
     return alert

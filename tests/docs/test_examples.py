@@ -56,6 +56,7 @@ def test_the_examples_install_and_are_found_by_their_entry_points(tmp_path: Path
     found = {handler["handler"]: handler for handler in json.loads(shown.stdout)}
     assert set(found) == {"order_export.export", "stock_alert.watch", "customer_welcome.welcome"}
     assert {handler["version"] for handler in found.values()} == {"1.0.0"}
+    assert found["stock_alert.watch"]["order_by"] == "resource"
 
 
 def certified(example: str, folder: Path, *only: str) -> dict[str, object]:

@@ -166,10 +166,11 @@ def _administration_with(handler: str) -> Administration:
 
 
 def _conditions(one: Declaration) -> str:
-    """The conditions for a run to start: when, delay and limit."""
+    """The conditions for a run to start: when, delay, limit and order."""
     details = one.details
     parts = [details["when"], f"{details['delay']:g} s after arrival" if details["delay"] else None]
     parts.append(f"limit {details['limit']}" if details["limit"] else None)
+    parts.append(f"in order by {details['order_by']}" if details["order_by"] else None)
     return ", ".join(filter(None, parts))
 
 
@@ -179,5 +180,6 @@ def _retries(one: Declaration) -> str:
 
 
 def _handler_json(one: Declaration) -> dict[str, Any]:
-    details = {name: one.details[name] for name in ("plugin", "retries", "timeout", "limit", "file", "line")}
+    shown = ("plugin", "retries", "timeout", "limit", "order_by", "on_failure", "stale", "coalesce", "file", "line")
+    details = {name: one.details[name] for name in shown}
     return {"handler": one.handler, "topics": one.topics, "stores": one.stores, "version": one.version, **details}

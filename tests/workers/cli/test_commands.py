@@ -92,14 +92,15 @@ def test_refused_deliveries_are_counted_in_stats_and_stores(system: System) -> N
 
 
 def test_handlers_shows_paused_ones_and_works_without_a_server(make_system: Callable[..., System]) -> None:
-    system = make_system(plugin=HELLO)
+    system = make_system(plugin=HELLO.replace('"order.*"', '"order.*", order_by="resource"'))
     system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
-    assert re.search(r"shop\.greet +on ", system.run_cli("handlers").stdout)
+    assert re.search(r"shop\.greet +on .* in order by resource", system.run_cli("handlers").stdout)
     assert system.run_cli("handlers", "pause", "shop.greet").returncode == 0
     shown = system.run_cli("handlers").stdout
     assert re.search(r"shop\.greet +paused ", shown)
     assert "storehooks handlers resume shop.greet" in shown
-    assert json.loads(system.run_cli("handlers", "--json").stdout)[0]["paused"] is True
+    (listed,) = json.loads(system.run_cli("handlers", "--json").stdout)
+    assert (listed["paused"], listed["order_by"], listed["on_failure"]) == (True, "resource", "continue")
     nowhere = {"REDIS_URL": "redis://127.0.0.1:1"}
     assert json.loads(system.run_cli("handlers", "--json", env=nowhere).stdout)[0]["paused"] is None
     assert re.search(r"shop\.greet +\? ", system.run_cli("handlers", env=nowhere).stdout)
