@@ -56,6 +56,7 @@ def test_events_list_and_show_read_back_as_json(system: System) -> None:
             "due_at": None,
             "reason": None,
             "order": None,
+            "merged": [],
         }
     ]
 
