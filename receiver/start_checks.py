@@ -26,11 +26,12 @@ OUR_FILES = {
         "sandbox-*.sqlite3*",
         "known_data",
         "redis.sock",
+        "findings.*",
     ),
-    "logs": ("server.log", "receiver.log", "worker.log", "sandbox.log"),
+    "logs": ("server.log", "receiver.log", "worker.log", "sandbox.log", "console.log"),
     "redis": ("temp-*.aof", "temp-*.rdb", "dump.rdb"),
     "redis/appendonlydir": ("appendonly.aof.*", "temp*appendonly.aof.*"),
-    "run": ("dev.lock", f"web-{_ID}.lock", f"web-worker-{_ID}.lock", f"worker-{_ID}.lock"),
+    "run": ("dev.lock", f"web-{_ID}.lock", f"web-worker-{_ID}.lock", f"worker-{_ID}.lock", f"console-{_ID}.lock"),
 }
 """The files in a data directory that are ours, by folder. Any other belongs to the user, and is left alone: the data
 directory may be the folder of a project, with its own `logs`."""

@@ -10,7 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from receiver.config.catalogue_settings import CatalogueSettings
 from receiver.config.values import (
+    CLOSED,
+    PERSONAL,
     Address,
     AgeAndSize,
     Bounds,
@@ -39,9 +42,9 @@ ENV_PREFIX = "STOREHOOKS_"
 
 
 class Section(BaseModel):
-    """A table of the config file. Unknown keys are errors, and values are read-only."""
+    """A table of the config file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = CLOSED
 
 
 class RedisSettings(Section):
@@ -82,6 +85,21 @@ class ReceiverSettings(Section):
         It is longer than dedupe_window: a duplicate that arrives within the window may wait in the spool first.
         """
         return self.dedupe_window + (self.spool_age if self.spool == "on" else 0)
+
+
+class ConsoleSettings(Section):
+    """The operator's web app. Without a password, its address must be a loopback one."""
+
+    bind: Address = "127.0.0.1:8001"
+    url: Url = ""
+    password: SecretStr = SecretStr("")
+    viewer_password: SecretStr = SecretStr("")
+    personal: tuple[str, ...] = PERSONAL
+
+    @property
+    def address(self) -> str:
+        """The URL at which people open it."""
+        return self.url.rstrip("/") or f"http://{self.bind}"
 
 
 class WorkersSettings(Section):
@@ -165,78 +183,6 @@ class AuthSettings(Section):
     token: SecretStr = SecretStr("")
     header: HeaderName = "authorization"
     scheme: HeaderValue = "Bearer"
-
-
-PagingStyle = Literal["page", "offset", "cursor", "link", "header", "none"]
-
-
-class OperationSettings(Section):
-    """`[catalogue.GROUP.OPERATION]`: changes to one operation. A key left out keeps the catalogue's value."""
-
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] | None = None
-    path: str | None = None
-    query: tuple[str, ...] | None = None
-    required: tuple[str, ...] | None = None
-    optional: tuple[str, ...] | None = None
-    params: dict[str, str] | None = None
-    rows: str | None = None
-    body: str | None = None
-    returns: Literal["one", "many", "none"] | None = None
-    record: str | None = None
-    data: str | None = None
-    item: str | None = None
-    total: str | None = None
-    paging: PagingStyle | None = None
-    retry_safe: bool | None = None
-    idempotency_key: bool | None = None
-
-
-FieldType = Literal["text", "amount", "integer", "number", "flag", "object", "list"]
-
-
-class GroupSettings(BaseModel):
-    """`[catalogue.GROUP]`: the field names of a store, and a table for each operation changed or added."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
-    __pydantic_extra__: dict[str, OperationSettings]
-    fields_: dict[str, str] = Field(default={}, alias="fields")
-    line: dict[str, str] = {}
-    buyer: dict[str, str] = {}
-    types: dict[str, FieldType] = {}
-
-
-class EnvelopeSettings(Section):
-    data: str | None = None
-    item: str | None = None
-    record: str | None = None
-    total: str | None = None
-    error: str | None = None
-
-
-class PagingSettings(Section):
-    style: PagingStyle | None = None
-    size: int | None = Field(default=None, ge=1, le=10_000)
-    max_pages: int | None = Field(default=None, ge=1)
-    size_param: str | None = None
-    page_param: str | None = None
-    first_page: Literal[0, 1] | None = None
-    offset_param: str | None = None
-    cursor_param: str | None = None
-    next_cursor: str | None = None
-    next_link: str | None = None
-
-
-class CatalogueSettings(BaseModel):
-    """`[catalogue]` and `[stores.NAME.catalogue]`: where a store's API differs from the catalogue."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
-    __pydantic_extra__: dict[str, GroupSettings]
-    prefix: str | None = None
-    headers: dict[HeaderName, HeaderValue] = {}
-    money: Literal["major", "minor"] | None = None
-    decimals: dict[str, int] = {}
-    envelope: EnvelopeSettings = EnvelopeSettings()
-    paging: PagingSettings = PagingSettings()
 
 
 class StoreSettings(Section):
@@ -356,6 +302,7 @@ class FileSettings(BaseSettings):
     include: tuple[str, ...] = ("stores.d/*.toml",)
     redis: RedisSettings = RedisSettings()
     receiver: ReceiverSettings = ReceiverSettings()
+    console: ConsoleSettings = ConsoleSettings()
     workers: WorkersSettings = WorkersSettings()
     retention: RetentionSettings = RetentionSettings()
     history: HistorySettings = HistorySettings()

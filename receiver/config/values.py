@@ -13,7 +13,7 @@ from ipaddress import ip_network
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, PlainValidator, SecretStr
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, PlainValidator, SecretStr
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -26,6 +26,17 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _FRAMING_HEADERS = ("host", "content-length", "content-type", "transfer-encoding", "connection")
 SANDBOX_SECRET = "whsec_c2FuZGJveCBvbmx5LCBuZXZlciBpbiBwcm9kdWN0aW9u"  # noqa: S105  "sandbox only, never in production"
+
+
+PERSONAL = (
+    *("first_name", "last_name", "full_name", "customer.name", "buyer.name", "recipient.name"),
+    *("*address*", "*email*", "*phone*", "*mobile*", "ip", "*_ip", "ip_*", "x-forwarded-for", "forwarded"),
+)
+"""Fields that the console folds unless the config lists others."""
+
+
+CLOSED = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+"""Of a table of the config file: unknown keys are errors, and values are read-only."""
 
 
 def parse_duration(value: Any) -> float:

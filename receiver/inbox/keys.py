@@ -133,6 +133,13 @@ Stores
     replaced_urls   set     Public URLs that `storehooks dev` had before its config was saved with another one.
     removed         set     Removed stores. Their subscriptions are not repaired, even by a worker with an old config.
 
+People
+    audit           zset    What people did, as JSON, by time (ms), and how it ended. Limited; see audit_trail.py.
+    session:{key}   hash    A login of the console, by a digest of its cookie: role, proof of the password. Expires.
+    link:{key}      string  A link to the console that works once, by a digest. Expires.
+    login:{key}     string  How many logins have failed from some addresses. Expires.
+    wait:{key}      string  No login from those addresses is examined while it exists. Expires.
+
 Not ours
     rq:queue:{rq queue}, rq:job:wake-{queue}, rq:queues     The wake-up, written as RQ writes it.
     rq:worker:{name}, rq:workers, rq:workers:{rq queue}     The live workers, written as RQ writes them, with the
@@ -211,6 +218,11 @@ HISTORY_PLACE = PREFIX + "history_place"
 LEADER = PREFIX + "leader"
 HISTORY = PREFIX + "history"
 JOURNAL = PREFIX + "journal"
+AUDIT = PREFIX + "audit"
+SESSION = PREFIX + "session:"
+LINK = PREFIX + "link:"
+LOGIN = PREFIX + "login:"
+WAIT = PREFIX + "wait:"
 
 DEFAULT_QUEUE = "default"
 """The queue of handlers without `queue=`, and of events to be routed."""

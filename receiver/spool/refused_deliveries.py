@@ -167,13 +167,15 @@ class Refusals:
         found = self._db.execute(f"SELECT count(*) FROM refused WHERE NOT ({_IS_READABLE})")  # noqa: S608
         return int(found.fetchone()[0])
 
-    def newest(self, *, store: str | None = None, limit: int = 50) -> list[Refusal]:
-        """The latest lines, newest first, without their bodies."""
-        where, values = ("WHERE r.store = ? OR r.named = ?", (store, store)) if store else ("", ())
+    def newest(self, *, store: str | None = None, before: int | None = None, limit: int = 50) -> list[Refusal]:
+        """The latest lines, newest first, without their bodies; with `before`, those with smaller ids."""
+        values: list[int | str] = [1 << 62 if before is None else before]
+        values += [store, store] if store else []
+        where = "WHERE r.id < ? AND (r.store = ? OR r.named = ?)" if store else "WHERE r.id < ?"
         rows = self._db.execute(
             f"SELECT {_COLUMNS}, b.id FROM {_LINES} LEFT JOIN refused_body b ON b.id = r.id {where} "  # noqa: S608
             "ORDER BY r.id DESC LIMIT ?",
-            (*values, limit),
+            [*values, limit],
         )
         return [_line(row, body=None if row[-1] is None else b"") for row in rows]
 

@@ -47,6 +47,7 @@ class Reader:
             "STOREHOOKS_RECEIVER__BIND": f"127.0.0.1:{port}",  # the usual ports may be in use
             "STOREHOOKS_RECEIVER__PUBLIC_URL": f"http://127.0.0.1:{port}",
             "STOREHOOKS_SANDBOX__BIND": f"127.0.0.1:{sandbox}",
+            "STOREHOOKS_CONSOLE__BIND": "127.0.0.1:0",
         }
         self.said: dict[str, str] = {}
         self.dev: Process | None = None

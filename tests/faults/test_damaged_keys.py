@@ -38,8 +38,9 @@ OF_RQ = {
 }
 OF_ONE_EVENT = (
     *("e:", "b:", "d:", "same:", "spool_counted:", "replay:", "o:", "st:", "plugin_fault:", "sub:lock:", "queued:"),
+    *("session:", "link:", "login:", "wait:"),
 )
-"""Keys of one event, one delivery, one order key or one process, which doctor does not search for."""
+"""Keys of one event, one delivery, one order key, one process or one login, which doctor does not search for."""
 Run = Callable[[str], tuple[object, str, str]]
 COMMANDS = (
     "stats",

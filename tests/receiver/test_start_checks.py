@@ -48,7 +48,7 @@ def careless_dev(tmp_path: Path) -> Iterator[Callable[[], Process]]:
     config = tmp_path / "config.toml"
     (tmp_path / "shop.py").write_text("from workers import Router\nrouter = Router('shop')\n")
     head = HEAD.format(redis="", data=tmp_path / "data", port=free_port())
-    more = f'[workers]\nplugins = ["shop.py"]\n[secrets]\nkey = "{"ab" * 32}"\n'
+    more = f'[workers]\nplugins = ["shop.py"]\n[secrets]\nkey = "{"ab" * 32}"\n[console]\nbind = "127.0.0.1:0"\n'
     config.write_text(head + more + sandbox_config(free_port()))
 
     def run() -> Process:

@@ -77,7 +77,8 @@ def repository(tmp_path: Path) -> Path:
     text = config.read_text().replace("plugins/hello.py", "plugins/loyalty.py")
     for port in ("8000", "8002"):
         text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}")
-    config.write_text(text + f'[sandbox]\nbind = "{_sandbox(text)}"\n[redis]\ndata_dir = "data"\n')
+    more = f'[sandbox]\nbind = "{_sandbox(text)}"\n[console]\nbind = "127.0.0.1:0"\n[redis]\ndata_dir = "data"\n'
+    config.write_text(text + more)
     return tmp_path
 
 

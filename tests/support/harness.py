@@ -149,6 +149,8 @@ drain = "10s"
 signing_secrets = ["{secret}"]
 [stores.south]
 signing_secrets = ["{other}"]
+[console]
+bind = "127.0.0.1:0"
 [sandbox]
 bind = "127.0.0.1:{sandbox_port}"
 {more}
@@ -226,13 +228,14 @@ class System:
     def start(
         self, *names: str, env: dict[str, str] | None = None, quicker: dict[str, float] | None = None
     ) -> list[Process]:
-        """Start processes by name: web, worker, housekeeper, supervisor; with these times instead of their own."""
+        """Start processes by name: web, worker, housekeeper, supervisor, console; with these times, not their own."""
         env = {**with_times(quicker or {}), **(env or {})}
         modules = {
             "web": "receiver.server.web",
             "worker": "workers.runtime.worker",
             "housekeeper": "workers.runtime.housekeeper",
             "supervisor": "workers",
+            "console": "workers.console",
         }
         started = []
         for name in names:

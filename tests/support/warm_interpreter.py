@@ -31,6 +31,7 @@ PROGRAMS = {
     "workers": "workers.__main__",
     "workers.runtime.worker": "workers.runtime.worker.__main__",
     "workers.runtime.housekeeper": "workers.runtime.housekeeper",
+    "workers.console": "workers.console.__main__",
     "workers.cli": "workers.cli.__main__",
 }
 """The name after `python -m`, and the module that then runs as `__main__`."""

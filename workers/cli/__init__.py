@@ -9,7 +9,8 @@ from __future__ import annotations
 import signal
 import sys
 
-if {"web", "worker"} & set(sys.argv):  # what they import takes long, and HUP is to reload them and not to end them
+# What they import takes long, and HUP is to reload them and not to end them.
+if {"web", "worker", "console"} & set(sys.argv):
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
 from difflib import get_close_matches
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
 
 SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Run": {
-        "dev": ("dev", "Run everything: server, receiver, workers, sandbox store."),
+        "dev": ("dev", "Run everything: server, receiver, workers, console, sandbox store."),
         "web": ("run", "Run the receiver: the public HTTP endpoint."),
         "worker": ("run", "Run the workers and their housekeeper."),
+        "console": ("console", "Run the operator's web app."),
         "sandbox": ("sandbox", "Run a sandbox store: an API, a shopper, signed webhooks."),
         "listen": ("listen", "Send new events to a local program, until Ctrl-C."),
         "init": ("init", "Write config.toml and plugins/hello.py in this folder."),
@@ -42,6 +44,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "stats": ("stats", "Show event counts."),
         "size": ("size", "Show the memory, disk and processes that events need."),
         "topics": ("topics", "List the event names that stores send, and their handlers."),
+        "audit": ("audit", "List what people did."),
         "verify": ("verify", "Explain why a delivery's signature is valid or not."),
         "send": ("send", "Send a signed event as the store would, and follow it."),
     },

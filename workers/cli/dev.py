@@ -12,10 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
+from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver import __version__
 from receiver.config import Config, load_from_environment
+from receiver.config.settings import ConsoleSettings
 from receiver.contract.diagnosis.formatting import waits
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.inbox import Declaration, EventQueries, connect_to
@@ -31,6 +33,7 @@ from workers.cli.dev_stream import RefusalStream, RunStream
 from workers.cli.file_watch import FileWatch, config_files, plugin_files
 from workers.cli.options import Command, load_config
 from workers.cli.stats import equation
+from workers.console.access import has_password, new_link, require_safe
 from workers.plugins.validation_process import validate_plugins
 from workers.processes import python_command, reap_orphans_if_first
 from workers.runtime.supervisor import Program, Supervisor, worker_programs
@@ -49,11 +52,13 @@ SERVER_STAGE = 0
 @click.option("--no-sandbox", is_flag=True, help="Do not run the sandbox store.")
 @click.option("--events", type=click.IntRange(1), metavar="N", help="Stop with a summary after N handled events.")
 def dev(no_sandbox: bool, events: int | None) -> None:
-    """Run everything: server, receiver, workers, sandbox store."""
+    """Run everything: server, receiver, workers, console, sandbox store."""
     reap_orphans_if_first()
     started = time.monotonic()
     config = load_config()
     require_free_port(config.receiver.bind, key="[receiver] bind")
+    require_safe(config.console)
+    require_free_port(config.console.bind, key="[console] bind")
     if config.stores and not no_sandbox:
         require_free_port(config.sandbox.bind, key="[sandbox] bind")
     handlers = validate_plugins(config)
@@ -140,6 +145,8 @@ class Dev:
             self._print_note(f"the receiver does not listen; see {self._logs / 'receiver.log'}")
         for program in _workers(config, self._logs):
             self._supervisor.start(program)
+        command = python_command("workers.console", "--no-link", config=config.path)
+        self._supervisor.start(Program("console", command, stage=3, output=self._logs / "console.log"))
 
     def _sandbox(self) -> Program:
         arguments = ["--store", next(iter(self._config.stores)), "--every", "0" if self._max_events else "2"]
@@ -156,6 +163,7 @@ class Dev:
         output.echo()
         for name in self._config.stores:
             output.field("receiver", self._config.public_url_of(name), indent=2, wide=10)
+        output.field("console", _console_address(self._config.console, self._client), indent=2, wide=10)
         if sandbox and self._config.stores:
             store, where = next(iter(self._config.stores)), self._config.sandbox.bind
             output.field("sandbox", f"http://{where}   store {store}, a shopper buys every 2 s", indent=2, wide=10)
@@ -297,6 +305,10 @@ class Dev:
         """The counters since the start."""
         now, before = self._events.counters().total, self._before or {}
         return {name: number - before.get(name, 0) for name, number in now.items()}
+
+
+def _console_address(settings: ConsoleSettings, client: Redis) -> str:
+    return settings.address if has_password(settings) else new_link(settings, client)
 
 
 def _workers(config: Config, logs: Path) -> list[Program]:

@@ -20,6 +20,7 @@ from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.cursors import Cursor
 from receiver.inbox.queries.events import EventRecord, RunRecord
 from workers.cli import output
+from workers.cli.auditing import record
 from workers.cli.events_reread import reread
 from workers.cli.options import (
     UNREADABLE_HINT,
@@ -248,6 +249,7 @@ def replay_events(
     if not dry_run:
         total = min(total, first or total)
         output.confirm_on_terminal(f"Replay {counted(total, 'run')}?", needed=not yes and total > 1)
+        record(inbox.client, "replay", count=total, events=event_ids, first=first, again=again, **chosen)
         run_replay(replay, work, total=total)
 
 

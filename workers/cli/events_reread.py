@@ -8,6 +8,7 @@ from receiver.contract.diagnosis.formatting import counted
 from receiver.inbox import EventQueries, FailureQueries
 from receiver.inbox.administration import RereadResult
 from workers.cli import output
+from workers.cli.auditing import record
 from workers.cli.options import Command, choose_store, connect_server, json_option, load_config, yes_option
 from workers.operations.reread import Rereader
 
@@ -38,6 +39,8 @@ def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: 
     queries, failures = EventQueries(client), FailureQueries(client)
     total = len(event_ids) or failures.count_unreadable()
     output.confirm_on_terminal(f"Read {counted(total, 'event')} again?", needed=not (yes or dry_run) and total > 1)
+    if not dry_run:
+        record(client, "reread", count=total, events=event_ids, store=name)
     rereader = Rereader(config, queries, store=name, dry_run=dry_run)
     with output.progress("reading", total) as bar:
         chosen = dict.fromkeys(queries.find_id(one) for one in event_ids)

@@ -17,6 +17,7 @@ from receiver.inbox.queries.cursors import Cursor
 from receiver.inbox.queries.failures import Failure, FailureGroup
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
+from workers.cli.auditing import record
 from workers.cli.options import (
     UNREADABLE_HINT,
     Noun,
@@ -145,6 +146,7 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
     output.confirm_on_terminal(f"Replay {counted(total, 'run')}?", needed=not yes and total > 1)
     replay = Replay(Inbox(client), AllEvents(client, None), rate=rate, first=first, urgent=bool(first or event_id))
     work = partial(replay.group, chosen.group.id) if chosen.group else partial(replay.items, chosen.items)
+    record(client, "replay", count=total, group=group, event=event_id, first=first)
     run_replay(replay, work, total=total)
 
 
@@ -159,6 +161,7 @@ def drop_failures(group: str | None, event_id: str | None, reason: str, yes: boo
     reader, administration = FailureQueries(client), Administration(client)
     chosen = _choose(reader, group, event_id)
     output.confirm_on_terminal(f"Drop {counted(chosen.total, 'run')}?", needed=not yes and chosen.total > 1)
+    record(client, "drop", count=chosen.total, group=group, event=event_id, reason=reason)
     items = reader.runs_of(chosen.group.id, until=chosen.group.last) if chosen.group else iter(chosen.items)
     counts: Counter[DropResult] = Counter()
     with output.progress("dropping", chosen.total) as bar:

@@ -15,6 +15,7 @@ from receiver.contract.topics import matches
 from receiver.inbox import Administration, Declaration, keys
 from receiver.inbox.queries.handlers import AbsentHandler, HandlerQueries
 from workers.cli import output
+from workers.cli.auditing import record
 from workers.cli.handlers_certify import certify
 from workers.cli.handlers_explain import explain
 from workers.cli.handlers_run import run_here
@@ -119,6 +120,7 @@ def _server_state(config: Config) -> tuple[set[str] | None, dict[str, AbsentHand
 def pause(handler: str) -> None:
     """Start no more runs of a handler. They wait, and no attempt is used up."""
     administration = _administration_with(handler)
+    record(administration.client, "pause", handler=handler)
     output.echo(f"{handler} is paused" if administration.pause(handler=handler) else f"{handler} is already paused")
     output.next_command(f"storehooks handlers resume {handler}  start its runs again")
 
@@ -132,6 +134,7 @@ def resume(handler: str) -> None:
         output.echo(f"{handler} is not paused")
         return
     waiting = administration.client.zcard(keys.READY + handler)
+    record(administration.client, "resume", handler=handler)
     administration.resume(handler=handler)
     output.echo(f"{handler} is resumed; {waits(waiting, 'run')}")
 
@@ -151,6 +154,7 @@ def retire(handler: str, yes: bool) -> None:
         output.require_yes(question, yes=yes, why=had)
     else:
         output.confirm_on_terminal(question, needed=not yes and waiting != (0, False))
+    record(administration.client, "retire", count=waiting.runs, handler=handler)
     ended = administration.retire(handler)
     output.echo(f"{handler} is retired; {counted(ended, 'waiting run')} failed")
     if still_there:

@@ -10,9 +10,7 @@ import click
 
 from receiver.config import Config
 from receiver.contract.errors import NotFound, PluginError
-from receiver.inbox import Administration, Declaration, EventQueries, Inbox
-from receiver.inbox.queries.handlers import HandlerQueries
-from receiver.inbox.queries.health import HealthQueries
+from receiver.inbox import Declaration
 from workers.cli import output
 from workers.cli.options import Command, all_events, connect_reader, json_option, load_config
 
@@ -57,28 +55,14 @@ def _rows(one: HandlerExplanation) -> list[tuple[Any, ...]]:
 
 
 def _facts(config: Config, event_id: str) -> RoutingFacts:
-    from workers.operations.explain_handlers import RoutingFacts
-    from workers.plugins.validation import missing_limits
+    from workers.operations.routing_facts import read_routing_facts
 
     client = connect_reader(config)
-    queries, inbox = EventQueries(client), Inbox(client)
     stored = all_events(config, client)
     record = stored.event(stored.find_id(event_id))
     if record is None:
         raise NotFound(f"no event {event_id[:64]!r}; `storehooks events` lists them")
-    limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}
-    loaded = _loaded_here(config)
-    limits |= dict.fromkeys(missing_limits(config, loaded), 1)
-    return RoutingFacts(
-        event=record,
-        declared={one.handler: one for one in inbox.declarations().handlers},
-        loaded={one.handler: one for one in loaded},
-        paused=frozenset(Administration(client).paused()),
-        busy=queries.busy_limits(),
-        full=frozenset(name for name, most in limits.items() if queries.slots_taken(name) >= most),
-        absent=HandlerQueries(client).absent(),
-        plugin_faults=frozenset(one.plugin_fault for one in HealthQueries(client).workers() if one.plugin_fault),
-    )
+    return read_routing_facts(config, client, record, _loaded_here(config))
 
 
 def _loaded_here(config: Config) -> list[Declaration]:

@@ -9,6 +9,7 @@ from receiver.inbox import Administration
 from receiver.inbox.history_place import place_host
 from receiver.inbox.known_data import accept_data, data_notices
 from workers.cli import output
+from workers.cli.auditing import record
 from workers.cli.options import Noun, connect_server, connect_to_list_hosts, json_option, load_config, yes_option
 from workers.operations.host_spools import Host, accepted, choose_host, find_hosts, write_refusal
 
@@ -54,6 +55,7 @@ def forget(name: str, yes: bool) -> None:
     if name == place_host(client) and name not in [one.name for one in found]:
         left = "its past events are not shown any more"
         output.require_yes(f"Forget that {name} has the history? Then {left}.", yes=yes, why=left)
+        record(client, "forget host", host=name)
         Administration(client).forget_host(name)
         output.echo(f"forgot that {name} has the history")
         return
@@ -61,6 +63,7 @@ def forget(name: str, yes: bool) -> None:
     if host.state == "receiving":
         raise ConfigError(f"{host.name} is receiving; stop `storehooks web` there first")
     output.require_yes(f"Forget {host.name}? {_left(host)}.", yes=yes, why=_left(host))
+    record(client, "forget host", host=host.name)
     Administration(client).forget_host(host.name)
     output.echo(f"forgot {host.name}; it is listed again if `storehooks web` starts there")
 
@@ -72,6 +75,7 @@ def accept() -> None:
     noticed = data_notices(client)
     if not noticed:
         raise NotFound("no host has noticed that Redis was emptied, replaced or restored")
+    record(client, "accept data", hosts=sorted(noticed))
     accept_data(client)
     output.echo(f"{', '.join(sorted(noticed))}: the data that Redis has now is accepted")
 

@@ -11,6 +11,7 @@ from receiver.contract.diagnosis.terminal_text import printable
 from receiver.inbox import Inbox
 from receiver.spool import Refusal
 from workers.cli import output
+from workers.cli.auditing import record
 from workers.cli.capture_file import write
 from workers.cli.options import Noun, choose_store, connect_server, json_option, load_config, refused_deliveries
 from workers.cli.verify import find_refusal
@@ -112,6 +113,7 @@ def _first_with_body(found: list[Refusal]) -> int:
 def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
     inbox, refusals = Inbox(connect_server(config)), refused_deliveries(config)
     check = ReleaseCheck(config)
+    record(inbox.client, "release", count=len(ids) or refusals.count_with_body(), store=store, refused=ids)
     with output.progress("verifying", refusals.count_with_body()) as bar:
         batches = select_refusals(refusals, check, store=store, ids=ids, progress=bar.advance)
         return accept_valid(config, inbox, refusals, check, batches)

@@ -10,16 +10,7 @@ from receiver.contract.diagnosis.formatting import counted
 from receiver.inbox.administration import ReopenResult
 from receiver.inbox.queries.handlers import HandlerQueries
 from workers.cli import output
-from workers.operations.replay import Replay
-
-NOT_REPLAYED = {
-    ReopenResult.OPEN: "already waiting or running",
-    ReopenResult.NO_BODY: "the body was deleted by retention",
-    ReopenResult.UNREADABLE: "the delivery could not be read; see `storehooks events reread`",
-    ReopenResult.ABSENT: "no such run",
-    ReopenResult.GONE: "the event was deleted by retention",
-    ReopenResult.DAMAGED: "the record is damaged; `storehooks doctor` names it",
-}
+from workers.operations.replay import NOT_REPLAYED, Replay
 
 
 def run_replay(replay: Replay, work: Callable[[], None], *, total: int) -> None:

@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from receiver.config import Config
 from receiver.contract.diagnosis.formatting import clock, span, waits
-from receiver.inbox import Administration, EventQueries, keys
-from receiver.inbox.queries.health import HealthQueries
+from receiver.inbox import Administration, keys
 from receiver.inbox.subscription_checks import Repair
 from workers.cli import output
+from workers.cli.auditing import record
 from workers.cli.options import Noun, choose_store, connect_reader, connect_server, json_option, load_config
 from workers.cli.stores_add import add
 from workers.cli.stores_remove import remove
+from workers.operations.system_state import FIGURES, store_rows
 
 if TYPE_CHECKING:  # it imports an HTTP client, and `stores list` needs none
     from workers.operations.store_status import StoreStatus
-
-FIGURES = ("accepted", "open", "failed", "refused")
-"""The counters that are shown for each store."""
 
 
 @click.group(cls=Noun)
@@ -39,11 +36,10 @@ def list_stores(json_: bool = False) -> None:
     """List stores with their counts, those with most failures first."""
     config = load_config()
     client = connect_reader(config)
-    counters, paused = EventQueries(client).counters().stores, Administration(client).paused()
-    last = HealthQueries(client).last_events(config.stores)
-    found = [_about(config, name, counters.get(name, {}), f"store:{name}" in paused) for name in sorted(config.stores)]
-    found = [{**one, "last_event": last.get(one["store"])} for one in found]
-    found.sort(key=lambda one: (-one["failed"], -one["open"], one["store"]))
+    found: list[dict[str, Any]] = [
+        {"store": one.name, "scheme": one.scheme, "state": one.state, **one.counts, "last_event": one.last_event}
+        for one in store_rows(config, client)
+    ]
     if json_:
         output.as_json(found)
         return
@@ -92,7 +88,9 @@ def pause(store: str) -> None:
     """Start no more runs of a store. Its deliveries are still accepted, and wait."""
     config = load_config()
     administration = Administration(connect_server(config))
-    new = administration.pause(store=choose_store(config, store))
+    choose_store(config, store)
+    record(administration.client, "pause", store=store)
+    new = administration.pause(store=store)
     output.echo(f"{store} is paused; its deliveries are accepted and wait" if new else f"{store} is already paused")
     output.next_command(f"storehooks stores resume {store}  start its runs again")
 
@@ -104,13 +102,9 @@ def resume(store: str) -> None:
     config = load_config()
     administration = Administration(connect_server(config))
     waiting = administration.client.zcard(keys.HELD + choose_store(config, store))
+    record(administration.client, "resume", store=store)
     administration.resume(store=store)
     output.echo(f"{store} is resumed; {waits(waiting, 'run')}")
-
-
-def _about(config: Config, name: str, counts: dict[str, int], paused: bool) -> dict[str, Any]:
-    figures = {figure: counts.get(figure, 0) for figure in FIGURES}
-    return {"store": name, "scheme": config.stores[name].scheme, "state": "paused" if paused else "on", **figures}
 
 
 def _ago(moment: datetime | None) -> str:

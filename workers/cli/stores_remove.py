@@ -12,6 +12,7 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox import Administration, EventQueries
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
+from workers.cli.auditing import record
 from workers.cli.options import Command, choose_store, connect_server, json_option, load_config, yes_option
 from workers.cli.store_steps import Steps, first_line, reload_processes
 from workers.operations.store_files import file_of
@@ -44,6 +45,7 @@ def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json
     question = f"Remove {name} ({where}) and its subscriptions?{more}"
     output.require_yes(question, yes=yes, why=f"removing {name} deletes its subscriptions")
     steps = Steps(json_)
+    record(client, "remove store", store=name)
     SubscriptionChecks(client).remove(name)
     if not keep_subscriptions and is_managed(config, name):
         _delete_subscriptions(config, name, client, steps)

@@ -17,6 +17,7 @@ from receiver.contract.diagnosis.formatting import counted, span
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox.subscription_checks import CheckResult, Repair, SubscriptionChecks
 from workers.cli import output
+from workers.cli.auditing import record
 from workers.cli.options import Noun, choose_store, connect_reader, connect_server, json_option, load_config, yes_option
 from workers.cli.subscriptions_display import (
     count_changes,
@@ -122,6 +123,7 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     if not todo:
         output.echo("\nnothing to do")
         raise click.exceptions.Exit(1 if any(one.unknown for one in plans) else 0)
+    record(redis, "apply subscriptions", count=len(todo), stores=todo[:20])
     results = for_each_store("applying", todo, lambda name: _apply_at(config, redis, handlers, shown[name], no_delete))
     failed = show_results(dict(zip(todo, results, strict=True)))
     if failed or any(one.unknown or one.held_back for one in plans):
@@ -149,6 +151,7 @@ def rotate(store: str | None, yes: bool) -> None:
         raise ConfigError(f"{name} has no subscriptions of ours; `storehooks subscriptions apply` creates them")
     question = f"Rotate the secrets of {counted(number, 'subscription')} at {name}?"
     output.require_yes(question, yes=yes, why=CHANGES)
+    record(redis, "rotate secrets", count=number, store=name)
     # The lock is taken after the question, so that repairs are not blocked while the user thinks.
     with SubscriptionChecks(redis).lock(name) as hold:
         done = list(apply_changes(managed, managed.rotate_changes(), hold=hold))

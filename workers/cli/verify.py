@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 
 import click
 
 from receiver.config import Config
 from receiver.contract.diagnosis.explain import Explanation, explain
-from receiver.contract.diagnosis.search import find_signer
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.stores import Store
 from receiver.spool import Refusal, Refusals
 from workers.cli import output
 from workers.cli.capture_file import read_captured
 from workers.cli.options import Command, choose_store, load_config, refused_deliveries
-from workers.operations.release import ReleaseCheck, select_refusals, stores_with_secrets, with_open_headers
-
-MAX_CHECKED = 2_000
-"""How many other refused deliveries are checked for the summary."""
+from workers.operations.refusal_explanation import explain_refusal, other_refusals, place_of_fix
+from workers.operations.release import stores_with_secrets
 
 
 @click.command(cls=Command)
@@ -56,21 +52,16 @@ def _verify_file(config: Config, named: str | None, file: str, now: float | None
 
 def _verify_refused(config: Config, named: str | None, wanted: str, now: float | None) -> bool:
     refusals = refused_deliveries(config)
-    found = find_refusal(refusals, wanted, choose_store(config, named) if named else None)
-    refusal = with_open_headers(config, found)
-    store = ReleaseCheck(config).store_of(refusal) if named is None else stores_with_secrets(config)[named]
-    if store is None:
-        missing = f"no store {refusal.named}" if refusal.named else "this delivery names no configured store"
-        raise NotFound(f"{missing}; add [stores.NAME] to the config, or check it as another one: --store NAME")
+    name = choose_store(config, named) if named else None
+    refusal = find_refusal(refusals, wanted, name)
+    found = explain_refusal(config, refusal, store_name=name, now=now)
     output.line(
-        f"{store.name}, refused {output.clock(refusal.moment)} with 401 ({refusal.reason}), from "
-        f"{refusal.address or 'an unknown address'}, {refusal.length:,} bytes, scheme {store.scheme.name}",
+        f"{found.store.name}, refused {output.clock(refusal.moment)} with 401 ({refusal.reason}), from "
+        f"{refusal.address or 'an unknown address'}, {refusal.length:,} bytes, scheme {found.store.scheme.name}",
         indent=2,
     )
-    body = refusal.body or b""
-    explanation = explain(store, refusal.headers, body, now or refusal.at, others=_others(config, store))
-    valid = _show_explanation(config, store, explanation)
-    _show_other_refusals(config, refusals, store)
+    valid = _show_explanation(config, found.store, found.explanation)
+    _show_other_refusals(config, refusals, found.store)
     return valid
 
 
@@ -107,8 +98,8 @@ def _show_explanation(config: Config, store: Store, explanation: Explanation) ->
     for hint in explanation.hints:
         output.line("  - ", hint.text, indent=4)
         if hint.fix:
-            is_setting = " = " in hint.fix and not hint.fix.startswith("set ")  # that names its own table
-            where = f"   ({_where(config, store, hint.fix)})" if is_setting else ""
+            place = place_of_fix(config, store, hint.fix)
+            where = f"   ({place})" if place else ""
             output.line("    fix: ", hint.fix, where, whole=True)
     if explanation.valid and explanation.caveats:
         output.echo()
@@ -117,34 +108,15 @@ def _show_explanation(config: Config, store: Store, explanation: Explanation) ->
     return explanation.valid
 
 
-def _where(config: Config, store: Store, fix: str) -> str:
-    """The table of the config that the fix belongs to."""
-    of_store = fix.startswith(("scheme = ", "[stores."))
-    return (
-        f"[stores.{store.name}], {config.place('stores', store.name)}" if of_store else config.scheme_table(store.name)
-    )
-
-
 def _show_other_refusals(config: Config, refusals: Refusals, store: Store) -> None:
     """How many more are stored for this store, which secret signed them, and how many are valid now."""
-    check = ReleaseCheck(config)
-    count, valid, by = 0, 0, Counter[str]()
-    for batch in select_refusals(refusals, check, store=store.name):
-        for refusal in batch:
-            count += 1
-            valid += check.is_valid(refusal)
-            headers = with_open_headers(config, refusal).headers
-            signer = find_signer(store.scheme, store.secrets, headers, refusal.body or b"", store.url)
-            by[signer.fingerprint if signer else ""] += 1
-        if count >= MAX_CHECKED:
-            break
-    if not count:
+    others = other_refusals(config, refusals, store)
+    if not others.count:
         return
-    number = f"{count:,}{' or more' if count >= MAX_CHECKED else ''}"
     output.echo()
-    output.line(f"{number} refused of {store.name}; {valid:,} valid with the current config.")
-    for fingerprint, times in by.most_common():
+    output.line(f"{others.number} refused of {store.name}; {others.valid:,} valid with the current config.")
+    for fingerprint, times in others.signers.most_common():
         if fingerprint:
             output.echo(f"{times:,} signed with secret {fingerprint}.")
-    why = "accept those that are valid" if valid else "accept them after the fix"
+    why = "accept those that are valid" if others.valid else "accept them after the fix"
     output.next_command(f"storehooks refused release --store {store.name}  {why}")

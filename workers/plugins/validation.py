@@ -58,7 +58,7 @@ def missing_limits(config: Config, handlers: Iterable[Declaration]) -> dict[str,
     """The limits that installed plugins name and the config does not have, with their handlers."""
     found: dict[str, list[str]] = {}
     for one in handlers:
-        if (limit := one.details["limit"]) and limit not in config.limits:
+        if (limit := one.details.get("limit")) and limit not in config.limits:
             found.setdefault(limit, []).append(one.handler)
     return found
 

@@ -14,8 +14,14 @@ from importlib import resources
 from typing import Any, Literal
 
 from receiver.config import Config
+from receiver.config.catalogue_settings import (
+    CatalogueSettings,
+    FieldType,
+    GroupSettings,
+    OperationSettings,
+    PagingStyle,
+)
 from receiver.config.errors import did_you_mean
-from receiver.config.settings import CatalogueSettings, FieldType, GroupSettings, OperationSettings, PagingStyle
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import follow
 from receiver.contract.record_map import RecordMap

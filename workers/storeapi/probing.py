@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from receiver.config import Config
-from receiver.config.settings import CatalogueSettings
+from receiver.config.catalogue_settings import CatalogueSettings
 from receiver.contract.event import follow
 from receiver.contract.record_map import MISSING
 from workers.storeapi.catalogue import Operation, corrected, total_at

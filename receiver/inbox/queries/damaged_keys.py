@@ -42,6 +42,7 @@ _LOST = {
     "check sub:{store}": "without it, the next checks of subscriptions begin anew",
     "repairs:{store}": "without it, past repairs are not listed",
     "replaced_urls": "without it, subscriptions under former URLs are not removed",
+    "audit": "without it, what people did before is not listed",
     "removed": "without it, removed stores are repaired again by workers with an old config",
 }
 """What is lost without a key; the keys' types are in `keys`."""

@@ -43,6 +43,8 @@ plugins = ["shop.py"]
 child_processes = 1
 [subscriptions]
 check = "1s"
+[console]
+bind = "127.0.0.1:0"
 """
 
 

@@ -357,6 +357,7 @@ def test_dev_loads_a_new_store_without_a_restart(tmp_path: Path) -> None:
     config.write_text(
         f'[redis]\ndata_dir = "{tmp_path}/data"\n[receiver]\nbind = "127.0.0.1:{port}"\nprocesses = 1\n'
         f'public_url = "http://127.0.0.1:{port}"\n[stores.north]\nsigning_secrets = ["{SECRET}"]\n'
+        '[console]\nbind = "127.0.0.1:0"\n'
     )
     dev = start_command("dev", "--no-sandbox", config=config, log=tmp_path / "dev.log")
     try:

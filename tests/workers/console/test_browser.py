@@ -1,0 +1,286 @@
+"""The console in a real Chromium: looks, keyboard, times, and hostile content that must not run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.console import PASSWORD, RunningConsole, running_console
+from tests.support.harness import eventually
+
+if TYPE_CHECKING:
+    from selenium.webdriver.chrome.webdriver import WebDriver
+
+webdriver = pytest.importorskip("selenium.webdriver")
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.browser,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="chromium or chromium-driver is missing"),
+]
+NARROW, WIDE = (360, 780), (1280, 900)
+SHOTS = os.environ.get("CONSOLE_SHOTS", "")
+"""A folder for pictures of the pages, if a person wants to look at them."""
+HOSTILE = {
+    "id": "<b>7</b>",
+    "script": "<script>document.title='run'</script>",
+    "image": "<img src=http://203.0.113.1/x onerror=\"document.title='run'\">",
+    "link": "javascript:document.title='run'",
+    "template": "{{7*7}}",
+    "bidi": "gpj.\u202etxe",
+    "</script><script>document.title='run'</script>": "\x00",
+}
+REPORTS = """
+window.reports = [];
+document.addEventListener("securitypolicyviolation", (event) => window.reports.push(event.violatedDirective));
+"""
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole]:
+    with running_console(tmp_path_factory.mktemp("console"), "web", "worker", "housekeeper") as found:
+        system = found.system
+        orders = [system.deliver(data={"id": 1000 + number, "total": "42.00"}) for number in range(6)]
+        orders += [system.deliver(data=found.broken_order(id=2000 + number)) for number in range(3)]
+        orders.append(system.deliver(data=HOSTILE, delivery_id="msg_hostile"))
+        for one in orders:
+            system.settled(one, 30)
+        tampered = system.request(delivery_id="msg_tampered")
+        assert system.post(tampered, "south").status_code == 401
+        system.refused()
+        eventually((found.config.data_dir / "findings.json").exists, 60, what="the first findings")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--user-data-dir={profile}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(executable_path=DRIVER)
+    driver = webdriver.Chrome(options=options, service=service)
+    driver.set_page_load_timeout(60)
+    driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Pacific/Auckland"})
+    driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": REPORTS})
+    yield driver
+    driver.quit()
+
+
+class Person:
+    """A person at the browser."""
+
+    def __init__(self, driver: WebDriver, url: str) -> None:
+        self.driver, self.url = driver, url
+
+    def open(self, path: str) -> Person:
+        self.driver.get(self.url + path)
+        return self
+
+    def look(self, size: tuple[int, int], scheme: str = "light") -> Person:
+        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        return self
+
+    @property
+    def text(self) -> str:
+        return str(self.script("return document.body.innerText"))
+
+    def script(self, code: str) -> Any:
+        return self.driver.execute_script(code)  # type: ignore[no-untyped-call]
+
+    def find(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def press(self, label: str) -> None:
+        """Press the button or link with this text."""
+        before = self.find("html")
+        self.driver.find_element("xpath", f'//main//*[self::button or self::a][normalize-space()="{label}"]').click()
+        eventually(lambda: _is_gone(before), 20, what=f"the page after {label}")
+
+    def type(self, *keys: str) -> None:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def shoot(self, name: str) -> None:
+        if SHOTS:
+            Path(SHOTS).mkdir(parents=True, exist_ok=True)
+            self.driver.save_screenshot(f"{SHOTS}/{name}.png")
+
+
+def _is_gone(element: Any) -> bool:
+    from selenium.common.exceptions import WebDriverException
+
+    try:
+        element.is_enabled()
+    except WebDriverException:
+        return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def person(console: RunningConsole, chromium: WebDriver) -> Person:
+    """Logged in, by the form."""
+    found = Person(chromium, console.url).look(WIDE)
+    found.open("/events")
+    found.shoot("login")
+    found.find("input[name=password]").send_keys(PASSWORD)
+    found.press("Log in")
+    assert "/events" in chromium.current_url, "where one wanted to be"
+    return found
+
+
+def pages(console: RunningConsole) -> dict[str, str]:
+    event = console.system.ledger.find_id("msg_hostile")
+    failed = console.browser().log_in()
+    failed.get("/failures")
+    group = failed.page.partition('href="/failures/')[2].partition('"')[0]
+    return {
+        "overview": "/",
+        "events": "/events",
+        "event": f"/events/{event}",
+        "failures": "/failures",
+        "group": f"/failures/{group}",
+        "refused": "/refused",
+        "refusal": "/refused/1",
+        "stores": "/stores",
+        "store": "/stores/north",
+        "handlers": "/handlers",
+        "workers": "/workers",
+        "audit": "/audit",
+    }
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "360 px"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_and_loads_only_our_files(
+    console: RunningConsole, person: Person, size: tuple[int, int], scheme: str
+) -> None:
+    person.look(size, scheme)
+    for name, path in pages(console).items():
+        person.open(path)
+        person.shoot(f"{name}-{size[0]}-{scheme}")
+        assert person.script("return document.documentElement.scrollWidth") <= size[0], f"{name} is too wide"
+        assert person.script("return window.reports") == [], name
+        ink = person.script("return getComputedStyle(document.body).color")
+        paper = person.script("return getComputedStyle(document.documentElement).backgroundColor")
+        assert contrast(ink, paper) > 7, (name, ink, paper)
+        hosts = person.script("return performance.getEntriesByType('resource').map((one) => new URL(one.name).host)")
+        assert set(hosts) <= {console.url.removeprefix("http://")}, name
+    assert [one for one in person.driver.get_log("browser") if one["level"] == "SEVERE"] == []
+    person.look(WIDE)
+
+
+def contrast(ink: str, paper: str) -> float:
+    """The ratio of WCAG 2."""
+
+    def luminance(colour: str) -> float:
+        parts = [float(one) / 255 for one in colour.partition("(")[2].rstrip(")").split(",")[:3]]
+        linear = [one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = sorted((luminance(ink), luminance(paper)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_hostile_content_runs_nowhere(console: RunningConsole, person: Person) -> None:
+    person.open(pages(console)["event"])
+    assert "<script>document.title='run'</script>" in person.text
+    assert "{{7*7}}" in person.text
+    assert "gpj.[U+202E]txe" in person.text
+    assert person.driver.title != "run"
+    assert person.script("return document.querySelectorAll('main script, main img').length") == 0
+    for link in person.driver.find_elements("css selector", "a[href]"):
+        assert str(link.get_attribute("href")).startswith(console.url)
+    with pytest.raises(Exception, match="TrustedHTML"):
+        person.script("document.body.innerHTML = '<b>x</b>'")
+
+
+def test_times_are_local_and_utc_on_hover(person: Person) -> None:
+    person.open("/events")
+    shown = person.find("td time")
+    utc = str(shown.get_attribute("title"))
+    assert utc.endswith(" UTC")
+    local = person.script("return new Date(arguments[0] || document.querySelector('td time').dateTime).getHours()")
+    assert int(str(shown.text).rsplit(" ", 1)[-1][:2]) == local
+    assert utc[11:13] != f"{local:02d}", "Auckland is 12 or 13 hours ahead"
+
+
+def test_an_event_is_found_and_replayed(console: RunningConsole, person: Person) -> None:
+    console.mend()
+    event = console.system.deliver(data=console.broken_order(id=3000))
+    console.system.settled(event, 30)
+    person.open("/")
+    person.find("input[name=find]").send_keys("3000", "\n")
+    eventually(lambda: event in person.driver.current_url, 20, what="the event's page")
+    person.press("Replay to erp.export")
+    assert "Replay: 1 run replayed" in person.text
+    person.shoot("replayed")
+
+
+def test_a_group_is_replayed_and_a_handler_paused(console: RunningConsole, person: Person) -> None:
+    person.open("/failures")
+    person.press("KeyError: 'vat_id'")
+    person.press("Pause erp.export")
+    assert "erp.export is paused" in person.text
+    person.press("Resume")
+    assert "erp.export is resumed" in person.text
+    console.mend()
+    person.open("/failures")
+    person.press("KeyError: 'vat_id'")
+    person.press("Replay the first 5")
+    assert "3 runs replayed" in person.text
+
+
+def test_a_refused_delivery_is_explained(person: Person) -> None:
+    person.open("/refused")
+    person.press("Explain 1")
+    assert "Verified again, step by step" in person.text
+    assert "Not valid." in person.text
+
+
+def test_by_keyboard_alone(console: RunningConsole, person: Person) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    person.open("/")
+    person.type(Keys.TAB)
+    assert person.script("return document.activeElement.textContent") == "Skip to the content"
+    person.type(Keys.ENTER)
+    assert person.script("return document.activeElement.id") == "content"
+    person.open("/handlers")
+    seen = []
+    for _ in range(40):
+        person.type(Keys.TAB)
+        seen.append(person.script("return document.activeElement.textContent.trim()"))
+        outline = person.script("return getComputedStyle(document.activeElement).outlineStyle")
+        shadow = person.script("return getComputedStyle(document.activeElement).boxShadow")
+        assert outline != "none" or shadow != "none", f"{seen[-1]} does not show that it has the focus"
+        if seen[-1] == "Pause":
+            break
+    assert seen[-1] == "Pause", seen
+    person.type(Keys.ENTER)
+    eventually(lambda: "is paused" in person.text, 20, what="the pause")
+    console.system.administration.resume(handler="erp.export")
+    console.system.administration.resume(handler="erp.vip")
+
+
+def test_without_javascript_everything_is_there(console: RunningConsole, person: Person) -> None:
+    person.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        person.open("/events")
+        assert "UTC" in str(person.find("td time").text)
+        person.find("input[name=topic]").send_keys("order.*")
+        person.press("Filter")
+        assert "topic=order" in person.driver.current_url
+    finally:
+        person.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

@@ -1,0 +1,357 @@
+"""The pages and actions of a console beside a real receiver and worker, with friendly and hostile content."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from receiver.contract.compose import Request, compose
+from receiver.spool import Refusal, open_refusals
+from tests.support.console import Browser, RunningConsole, plain, running_console
+from tests.support.harness import eventually
+from workers.console.findings_process import read_findings
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole]:
+    with running_console(tmp_path_factory.mktemp("console"), "web", "worker", "housekeeper") as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def broken(console: RunningConsole) -> None:
+    console.break_again()
+
+
+@pytest.fixture(scope="module")
+def operator(console: RunningConsole) -> Browser:
+    return console.browser().log_in()
+
+
+def settled(console: RunningConsole, **how: Any) -> str:
+    event_id = console.system.deliver(**how)
+    console.system.settled(event_id, 30)
+    return event_id
+
+
+def refuse(console: RunningConsole, *, data: Any = None) -> Request:
+    """A delivery that is signed with another store's secret, so that it is refused."""
+    known = console.config.known_stores["south"]
+    request = compose(known, topic="order.created", delivery_id="msg_refused", data=data or {"id": 1}, now=1e9)
+    before = console.system.refusals().count()
+    assert console.system.post(request, "north").status_code == 401
+    eventually(lambda: console.system.refusals().count() > before, what="the refusal is stored")
+    return request
+
+
+def group_of(operator: Browser, error: str) -> str:
+    operator.get("/failures")
+    found = re.search(rf'href="(/failures/[^"]+)">[^<]*{error}', operator.page)
+    assert found, plain(operator.page)
+    return found[1]
+
+
+# Pages
+
+
+def test_the_overview_counts_and_leads_to_what_it_counts(console: RunningConsole, operator: Browser) -> None:
+    settled(console)
+    total = console.system.ledger.counters().total
+    text = operator.text("/")
+    assert f"accepted {total['accepted']} = settled {total['settled']} + open {total['open']} +" in text
+    assert 'href="/events?status=settled"' in operator.page
+    rows = re.findall(r'href="/events/(\w+)"', operator.get("/events?status=settled&store=north").text)
+    assert len(rows) == total["settled"]
+
+
+def test_what_doctor_finds_is_on_the_overview_with_a_button(console: RunningConsole, operator: Browser) -> None:
+    settled(console, data=console.broken_order())
+    operator.get("/handlers")
+    operator.press("/handlers/erp.vip/pause")
+
+    def found() -> bool:
+        findings = read_findings(console.config.data_dir)
+        return findings is not None and any("erp.vip is paused" in one["text"] for one in findings.found)
+
+    eventually(found, 60, what="doctor has seen the pause")
+    text = operator.text("/")
+    assert "failed for good" in text
+    assert 'href="/failures"' in operator.page
+    assert "erp.vip is paused; its runs wait" in text
+    assert 'action="/handlers/erp.vip/resume"' in operator.page
+    operator.press("/handlers/erp.vip/resume")
+    assert "handler:erp.vip" not in console.system.administration.paused()
+
+
+def test_events_are_filtered_and_go_on_by_cursor(console: RunningConsole, operator: Browser) -> None:
+    for number in range(60):
+        console.system.accept("product.updated", store="south", data={"id": number, "total": str(number)})
+    first = operator.get("/events?store=south&topic=product.*").text
+    assert len(set(re.findall(r'href="/events/(\w+)"', first))) == 50
+    following = re.search(r'href="(/events\?before=[^"]+)">Older events', first)
+    assert following
+    second = operator.get(following[1].replace("&amp;", "&")).text
+    assert len(set(re.findall(r'href="/events/(\w+)"', second))) == 10
+    assert "Older events" not in second
+    assert len(set(re.findall(r'href="/events/(\w+)"', operator.get("/events?where=total%3E57&store=south").text))) == 2
+
+
+def test_an_event_is_found_by_its_delivery(console: RunningConsole, operator: Browser) -> None:
+    event_id = settled(console, delivery_id="msg_to_be_found")
+    answer = operator.get("/events?find=msg_to_be_found")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/events/{event_id}")
+    assert operator.get("/events?find=no-such-thing").status_code == 404
+
+
+def test_an_event_shows_its_runs_and_why_others_were_not_called(console: RunningConsole, operator: Browser) -> None:
+    data = {"id": 7, "lines": [{"sku": "A"}], "big": 9007199254740993}
+    event_id = settled(console, topic="order.paid", data=data)
+    text = operator.text(f"/events/{event_id}")
+    assert "erp.export done attempt 1" in text
+    assert 'done, attempt 1: "exported"' in text
+    assert "erp.vip it listens to order.created, not order.paid" in text
+    assert "9007199254740993" in text, "every digit as it was sent"
+
+
+def test_personal_fields_are_folded_until_a_person_asks(console: RunningConsole, operator: Browser) -> None:
+    customer = {"name": "Ada L", "firstName": "Ada"}
+    data = {"id": 8, "customer": customer, "email": "ada@example.org", "product": {"name": "Mug"}}
+    event_id = settled(console, data=data)
+    text = operator.text(f"/events/{event_id}")
+    assert "Ada" not in text
+    assert "ada@" not in text
+    assert "Mug" in text
+    shown = plain(operator.post(f"/events/{event_id}/personal").text)
+    assert "ada@example.org" in shown
+    assert "Ada L" in shown
+    assert f"show personal fields event {event_id}" in operator.text("/audit")
+    raw = operator.post(f"/events/{event_id}/download")
+    assert json.loads(raw.content)["data"] == data
+    assert raw.headers["content-disposition"].startswith("attachment")
+
+
+def test_the_other_pages_show_stores_handlers_and_workers(console: RunningConsole, operator: Browser) -> None:
+    assert "order.created order.created" in operator.text("/stores/north")
+    assert "erp.export on order.*" in operator.text("/handlers")
+    workers = operator.text("/workers")
+    assert "loaded" in workers
+    assert "receiving" in workers
+
+
+# Actions
+
+
+def test_a_failed_run_is_replayed_to_its_handler(console: RunningConsole, operator: Browser) -> None:
+    event_id = settled(console, data=console.broken_order())
+    assert console.system.status(event_id) == "failed"
+    console.mend()
+    operator.get(f"/events/{event_id}")
+    assert "1 run replayed" in operator.press(f"/events/{event_id}/replay", handler="erp.export")
+    eventually(lambda: console.system.status(event_id) == "settled", 20, what="it succeeds")
+    assert f"console operator 127.0.0.1 replay event {event_id}, handler erp.export 1" in operator.text("/audit")
+
+
+def test_a_group_is_replayed(console: RunningConsole, operator: Browser) -> None:
+    events = [settled(console, data=console.broken_order()) for _ in range(2)]
+    path = group_of(operator, "KeyError")
+    assert "raise KeyError" in operator.text(path), "one traceback"
+    console.mend()
+    assert "replayed" in operator.press(f"{path}/replay", first="100")
+    eventually(lambda: [console.system.status(one) for one in events] == ["settled"] * 2, 20, what="both succeed")
+    assert operator.get(path).status_code == 404, "no run is left in it"
+
+
+def test_a_group_is_dropped_with_a_reason(console: RunningConsole, operator: Browser) -> None:
+    event_id = settled(console, data=console.broken_order())
+    path = group_of(operator, "KeyError")
+    operator.get(path)
+    assert operator.post(f"{path}/drop").status_code == 400, "a reason is needed"
+    assert "dropped" in operator.press(f"{path}/drop", reason="the ERP was told")
+    assert console.system.status(event_id) == "settled"
+    assert console.system.run_of(event_id, "erp.export").result == "the ERP was told"
+    assert "reason the ERP was told" in operator.text("/audit")
+
+
+def test_the_failed_runs_of_an_event_are_dropped(console: RunningConsole, operator: Browser) -> None:
+    event_id = settled(console, data=console.broken_order())
+    operator.get(f"/events/{event_id}")
+    assert "1 run dropped" in operator.press(f"/events/{event_id}/drop", reason="no such order")
+    assert console.system.status(event_id) == "settled"
+    assert operator.post(f"/events/{event_id}/drop", reason="again").status_code == 404
+
+
+def test_a_store_and_a_handler_are_paused_and_resumed(console: RunningConsole, operator: Browser) -> None:
+    paused = console.system.administration.paused
+    operator.get("/stores/south")
+    assert "south is paused" in operator.press("/stores/south/pause")
+    assert "store:south" in paused()
+    assert "south is resumed" in operator.press("/stores/south/resume")
+    assert "erp.export is paused" in operator.press("/handlers/erp.export/pause")
+    assert "handler:erp.export" in paused()
+    assert "erp.export is resumed" in operator.press("/handlers/erp.export/resume")
+    assert paused() == set()
+    assert operator.post("/handlers/no.such/pause").status_code == 404
+    assert operator.post("/stores/nowhere/pause").status_code == 404
+
+
+def test_a_refused_delivery_is_explained(console: RunningConsole, operator: Browser) -> None:
+    refuse(console)
+    assert "signature-mismatch" in operator.text("/refused?store=north")
+    found = re.search(r'href="(/refused/\d+)"', operator.page)
+    assert found
+    text = operator.text(found[1])
+    assert "Verified again, step by step" in text
+    assert "Not valid." in text
+    assert "still refused" in operator.press("/refused/release", store="north")
+    number = found[1].rpartition("/")[2]
+    assert "still refused" in operator.press("/refused/release", id=number)
+    assert f"release refused {number} 1" in operator.text("/audit")
+    assert operator.post("/refused/release", id=number + "x").status_code == 400
+
+
+def test_a_delivery_that_is_valid_by_now_is_released(console: RunningConsole, operator: Browser) -> None:
+    """It was refused because its store was not in the config."""
+    known = console.config.known_stores["north"]
+    request = compose(known, topic="order.created", delivery_id="msg_early", data={"id": 5}, now=time.time())
+    with closing(open_refusals(console.config.data_dir)) as stored:
+        refusal = Refusal(time.time(), "north", "north", "unknown-store", 9, "", "", request.headers, request.body)
+        stored.add([refusal], bounds=console.config.receiver.refused, now=time.time())
+    operator.get("/refused")
+    assert "1 event accepted, with the original time" in operator.press("/refused/release", store="north")
+    assert operator.get("/events?find=msg_early").status_code == 303
+
+
+def test_an_action_is_written_down_before_it_begins(console: RunningConsole, operator: Browser) -> None:
+    operator.get("/handlers")
+    operator.press("/handlers/erp.vip/pause")
+    ended, begun, *_ = json.loads(console.system.run_cli("audit", "--json").stdout)
+    assert (begun["action"], begun["selection"]) == ("pause", {"handler": "erp.vip"})
+    assert (ended["of"], ended["result"].partition(";")[0]) == (begun["id"], "erp.vip is paused")
+    operator.press("/handlers/erp.vip/resume")
+
+
+# Hostile content
+
+
+HOSTILE = {
+    "script": "<script>alert(1)</script>",
+    "end": "</script></pre></html>",
+    "link": "javascript:alert(1)",
+    "quote": "\" onmouseover=alert(1) x='",
+    "template": "{{7*7}}${7*7}<%= 7*7 %>",
+    "bidi": "gpj.\u202etxe\u2066",
+    "nul": "a\x00b\x1b[31m",
+    "<img src=x onerror=alert(1)>": 1,
+}
+
+
+def test_hostile_text_is_shown_as_text(console: RunningConsole, operator: Browser) -> None:
+    event_id = settled(console, data={"id": "<b>7</b>", **HOSTILE}, delivery_id="<i>msg</i>")
+    for path in (f"/events/{event_id}", "/events", "/events?delivery=<i>msg</i>"):
+        page = operator.get(path).text
+        for mark in ("<script>alert", "<img", "<b>7", "<i>msg", "onmouseover=alert(1) x='\"", "\u202e", "\x00", "\x1b"):
+            assert mark not in page, (path, mark)
+    text = operator.text(f"/events/{event_id}")
+    assert "<script>alert(1)</script>" in text
+    assert "{{7*7}}${7*7}<%= 7*7 %>" in text
+    assert "gpj.[U+202E]txe[U+2066]" in text
+    assert "a[U+0000]b[U+001B][31m" in text
+
+
+def nested(depth: int) -> Any:
+    value: Any = "the end"
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"text": "x" * 900_000}, {f"key{n}": n for n in range(10_000)}, nested(60), {"list": [[[]]] * 5_000}],
+    ids=["a huge text", "10,000 keys", "deep", "a long list"],
+)
+def test_large_content_is_cut_at_a_bound(console: RunningConsole, operator: Browser, data: Any) -> None:
+    event_id = settled(console, data={"id": 9, **data})
+    answer = operator.get(f"/events/{event_id}")
+    assert answer.status_code == 200
+    assert len(answer.text) < 400_000
+    assert "more" in answer.text or "deeper" in answer.text
+
+
+def test_a_body_that_is_no_json_is_shown_on_request_only(console: RunningConsole, operator: Browser) -> None:
+    body = b"\xff\xfe<script>alert(1)</script>" + b"[" * 300
+    delivery = console.system.delivery(delivery_id="msg_nojson")
+    raw = replace(delivery, event=replace(delivery.event, body=body))
+    event_id = console.system.inbox.accept([raw])[0].id
+    assert "alert(1)" not in operator.text(f"/events/{event_id}")
+    shown = operator.post(f"/events/{event_id}/personal").text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/events?before=forged",
+        "/events?before=" + "9" * 400,
+        "/events?since=yesterday",
+        "/events?until=99999-01-01",
+        "/events?status=lost",
+        "/events?store=" + "x" * 400,
+        "/events?store=a%00b",
+        "/events?where=%3E%3E",
+        "/events?topic=%E2%80%AE",
+        "/failures?before=1-2%203",
+        "/refused?before=-1",
+        "/stores?page=-1",
+        "/stores?page=99999999999",
+    ],
+)
+def test_a_forged_address_is_a_sentence_and_400(operator: Browser, path: str) -> None:
+    answer = operator.get(path)
+    assert answer.status_code == 400, plain(answer.text)
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/events/unknown",
+        "/events/" + "x" * 5_00,
+        "/events/a%2e%2e",
+        "/failures/none",
+        "/refused/999999",
+        "/stores/none",
+    ],
+)
+def test_what_is_not_there_is_a_sentence_and_404(operator: Browser, path: str) -> None:
+    answer = operator.get(path)
+    assert answer.status_code == 404
+    assert len(plain(answer.text)) > 60
+
+
+def test_a_store_that_left_the_config_is_still_shown(console: RunningConsole, operator: Browser) -> None:
+    console.system.client.hset("sh:n", "accepted|gone", 3)
+    assert "no longer in the config" in operator.text("/stores/gone")
+    console.system.client.hdel("sh:n", "accepted|gone")
+
+
+def test_a_damaged_key_is_named_and_hides_nothing_else(console: RunningConsole, operator: Browser) -> None:
+    client = console.system.client
+    client.rename("sh:paused", "sh:kept") if client.exists("sh:paused") else None
+    client.set("sh:paused", "not a set")
+    try:
+        text = operator.text("/handlers")
+        assert "damaged in Redis: sh:paused" in text
+        assert "erp.export" in text
+    finally:
+        client.delete("sh:paused")

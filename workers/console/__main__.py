@@ -1,0 +1,71 @@
+"""`python -m workers.console`: the web process and the findings process, supervised."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from redis.exceptions import RedisError
+
+from receiver import logs
+from receiver.config import Config, load_from_environment
+from receiver.contract.errors import ConfigError, StorehooksError
+from receiver.inbox import connect_to
+from receiver.process_files import hold
+from receiver.start_checks import prepare_data_dir, require_free_port
+from workers.console import findings_process
+from workers.console.access import has_password, new_link, require_safe
+from workers.console.web_process import ConsoleServer
+from workers.processes import begin_start, reap_orphans_if_first
+from workers.runtime.supervisor import Program, Supervisor
+
+STOP_SECONDS = 8.0
+
+log = logs.get("console")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m workers.console", description="The operator's web app.")
+    parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
+    parser.add_argument("--no-link", action="store_true", help="print no link")
+    arguments = parser.parse_args()
+    begin_start()
+    reap_orphans_if_first()
+    logs.setup("console")
+    try:
+        config = load_from_environment(arguments.config)
+        require_safe(config.console)
+        require_free_port(config.console.bind, key="[console] bind")
+        prepare_data_dir(config.data_dir)
+    except StorehooksError as error:
+        print(f"storehooks console: {error}", file=sys.stderr)
+        return 2
+    if not arguments.no_link:
+        print(f"console  {_address(config)}", flush=True)
+    run(config)
+    return 0
+
+
+def run(config: Config) -> None:
+    findings_process.remove_findings(config.data_dir)
+    supervisor = Supervisor(report=log.warning, stop_seconds=STOP_SECONDS)
+    hold(config.data_dir, "console")  # from here on HUP is handled
+    supervisor.start(Program("console web", call=lambda: ConsoleServer(config).serve()))
+    supervisor.start(Program("findings", call=lambda: findings_process.run(config.data_dir, config.path)))
+    supervisor.run()
+    supervisor.stop_children()
+    findings_process.remove_findings(config.data_dir)
+
+
+def _address(config: Config) -> str:
+    """Where to open it: with a password its URL, else a link that works once."""
+    if has_password(config.console):
+        return config.console.address
+    try:
+        return new_link(config.console, connect_to(config.redis, timeout=2.0))
+    except (RedisError, ConfigError):
+        return f"{config.console.address}   Redis does not answer; then `storehooks console --link` prints a link"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

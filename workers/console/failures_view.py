@@ -1,0 +1,43 @@
+"""Failures: groups with one cause, and one group with its traceback and runs."""
+
+from __future__ import annotations
+
+from flask import Blueprint, render_template
+
+from receiver.contract.errors import NotFound
+from receiver.inbox import Administration, FailureQueries, keys
+from receiver.inbox.queries.failures import FailureGroup
+from workers.console.page_data import ROWS, cursor_argument, done, name_argument, reader
+
+pages = Blueprint("failures", __name__)
+
+
+@pages.get("/failures")
+def page() -> str:
+    handler = name_argument("handler")
+    found = FailureQueries(reader()).groups(before=cursor_argument(), limit=ROWS)
+    groups = [one for one in found.entries if handler in ("", one.handler)]
+    return render_template("failures.html", groups=groups, next=found.next, handler=handler, done=done())
+
+
+@pages.get("/failures/<group_id>")
+def group(group_id: str) -> str:
+    queries, found = FailureQueries(reader()), the_group(group_id)
+    return render_template(
+        "failure_group.html",
+        group=found,
+        example=keys.split_item(found.example)[0],
+        traceback=queries.traceback(found.example),
+        runs=queries.in_group(found.id, before=cursor_argument(), limit=ROWS),
+        is_paused=f"handler:{found.handler}" in Administration(reader()).paused(),
+        is_intake=found.handler == keys.INTAKE,
+        done=done(),
+    )
+
+
+def the_group(group_id: str) -> FailureGroup:
+    found = FailureQueries(reader()).groups_named(group_id) if len(group_id) <= 64 else []
+    exact = [one for one in found if one.id == group_id]
+    if not exact:
+        raise NotFound(f"There is no failure group {group_id[:64]}. Its runs were replayed, dropped or have succeeded.")
+    return exact[0]

@@ -1,0 +1,144 @@
+"""Page data: what the views share: the console's config and connections, arguments of addresses, times and audit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from flask import abort, current_app, g, request
+from markupsafe import Markup
+from redis import Redis
+
+from receiver.config import Config
+from receiver.contract.diagnosis.formatting import span
+from receiver.inbox.audit_trail import AuditEntry, AuditTrail
+from receiver.inbox.queries.cursors import Cursor, parse_cursor
+from receiver.inbox.queries.damage import PartialReader
+from receiver.spool import Refusals, open_existing_refusals
+from workers.console.access import Access
+from workers.history.configured_history import open_history
+from workers.operations.all_events import AllEvents
+
+ROWS = 50
+"""Rows of a list."""
+MAX_ARGUMENT = 300
+_PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]*")
+_NAME = re.compile(r"[\w.*?\[\]:@|+-]*", re.ASCII)
+"""Names of stores, handlers and groups, ids, and patterns of them."""
+
+
+@dataclass(frozen=True)
+class Console:
+    config: Config
+    client: Redis
+    access: Access
+
+
+def console() -> Console:
+    return cast(Console, current_app.extensions["console"])
+
+
+def reader() -> Redis:
+    """The connection for a page: a damaged key is left out, and the page says so."""
+    if "reader" not in g:
+        g.reader = PartialReader(console().client)
+        g.damaged = g.reader.damaged
+    return cast(Redis, g.reader)
+
+
+def all_events(client: Redis | None = None) -> AllEvents:
+    return AllEvents(client or reader(), open_history(console().config))
+
+
+@contextmanager
+def refusals() -> Iterator[Refusals]:
+    """The refused deliveries of this host."""
+    with closing(open_existing_refusals(console().config.data_dir)) as found:
+        yield found
+
+
+# Arguments of addresses: a forged one is a sentence and 400
+
+
+def text_argument(name: str, values: Mapping[str, str] | None = None) -> str:
+    text = (request.args if values is None else values).get(name, "").strip()
+    if len(text) > MAX_ARGUMENT or not _PLAIN.fullmatch(text):
+        abort(400, f"{name} is too long, or has control characters.")
+    return text
+
+
+def name_argument(name: str, values: Mapping[str, str] | None = None) -> str:
+    text = text_argument(name, values)
+    if not _NAME.fullmatch(text):
+        abort(400, f"{name} is not a name: {text[:60]}")
+    return text
+
+
+def choice_argument(name: str, choices: tuple[str, ...]) -> str:
+    text = text_argument(name)
+    if text and text not in choices:
+        abort(400, f"{name} is one of: {', '.join(choices)}.")
+    return text
+
+
+def cursor_argument() -> Cursor | None:
+    text = text_argument("before")
+    return parse_cursor(text) if text else None
+
+
+def parse_moment(text: str) -> datetime | None:
+    """A time of a form, as `<input type="datetime-local">` writes it or with a time zone; without one it is UTC."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+    except (ValueError, OverflowError):
+        abort(400, f"{text[:40]} is not a time; write 2026-11-15T03:00")
+
+
+# Times
+
+
+def time_tag(moment: datetime | float | None) -> Markup:
+    """A time in UTC, which the browser's script shows as local time."""
+    if not moment:
+        return Markup("")
+    at = datetime.fromtimestamp(moment, UTC) if isinstance(moment, int | float) else moment.astimezone(UTC)
+    iso, shown = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z", f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(iso, shown, shown)
+
+
+def age(moment: datetime | float | None) -> str:
+    """How long ago."""
+    if not moment:
+        return ""
+    at = moment if isinstance(moment, int | float) else moment.timestamp()
+    return span(datetime.now(UTC).timestamp() - at)
+
+
+# What people do
+
+
+def who() -> str:
+    """The person of this request, for the audit trail."""
+    return f"console {g.role} {request.remote_addr}"
+
+
+def begin_action(action: str, *, count: int | None = None, **selection: Any) -> AuditEntry:
+    return AuditTrail(console().client).begin(who(), action, selection, count=count)
+
+
+def end_action(entry: AuditEntry, result: str) -> str:
+    """The id by which the next page finds the result."""
+    return AuditTrail(console().client).end(entry, result).id
+
+
+def done() -> AuditEntry | None:
+    """The end of the action that led to this page."""
+    entry_id = name_argument("done")
+    return AuditTrail(reader()).find(entry_id) if entry_id else None

@@ -1,0 +1,21 @@
+// Every page is readable without this script. It shows times in the reader's time zone and reloads the overview.
+"use strict";
+
+const sameDay = (a, b) => a.toDateString() === b.toDateString();
+
+for (const element of document.querySelectorAll("time[datetime]")) {
+  const at = new Date(element.dateTime);
+  if (Number.isNaN(at.getTime())) continue;
+  const time = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+  const date = at.toLocaleDateString([], { day: "numeric", month: "short", year: "numeric" });
+  element.textContent = sameDay(at, new Date()) ? time : `${date} ${time}`;
+}
+
+// Reload only while a person looks at the page and does nothing on it.
+const seconds = Number(document.body.dataset.refresh || 0);
+if (seconds) {
+  setInterval(() => {
+    const isBusy = document.activeElement && document.activeElement.closest("input, select, details[open] form");
+    if (!document.hidden && !isBusy && !String(getSelection())) location.replace(location.pathname);
+  }, seconds * 1000);
+}

@@ -1,0 +1,93 @@
+"""Stores, handlers, workers and the audit trail."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from flask import Blueprint, abort, render_template, request
+
+from receiver.inbox import Administration, EventQueries
+from receiver.inbox.audit_trail import AuditTrail
+from receiver.inbox.keyring.learned_secrets import with_learned_secrets
+from receiver.inbox.queries.handlers import HandlerQueries
+from receiver.inbox.queries.health import HealthQueries
+from receiver.inbox.subscription_checks import SubscriptionChecks
+from workers.console.page_data import ROWS, console, done, name_argument, reader, refusals
+from workers.operations.host_spools import find_hosts
+from workers.operations.system_state import handler_rows, store_rows
+from workers.operations.topic_names import sent_names
+from workers.subscriptions.managed_store import keyring_of
+
+pages = Blueprint("system", __name__)
+MAX_PAGE = 10_000
+MAX_NAMES = 200
+MAX_ENTRIES = 500
+
+
+@pages.get("/stores")
+def stores() -> str:
+    rows, number = store_rows(console().config, reader(), removed=True), _page_number()
+    shown = rows[number * ROWS : (number + 1) * ROWS]
+    more = number + 1 if len(rows) > (number + 1) * ROWS else None
+    return render_template("stores.html", rows=shown, total=len(rows), number=number, more=more, done=done())
+
+
+@pages.get("/stores/<name>")
+def store(name: str) -> str:
+    config, client = console().config, reader()
+    row = next((one for one in store_rows(config, client, removed=True) if one.name == name), None)
+    if row is None:
+        abort(404, f"There is no store {name[:64]} in the config, and it has no events.")
+    known, checks = config.known_stores.get(name), SubscriptionChecks(client)
+    declared = [one for one, _ in EventQueries(client).declared()]
+    names = EventQueries(client).event_names(name)
+    with refusals() as found:
+        refused = next((one for one in found.by_store() if one.store == name), None)
+    return render_template(
+        "store.html",
+        row=row,
+        now=datetime.now(UTC),
+        callback=config.public_url_of(name) if known else "",
+        place=str(config.place("stores", name) or "") if known else "",
+        secrets=with_learned_secrets(known, keyring_of(config, client).secrets_of(name)).secrets if known else (),
+        names=list(sent_names(name, known.scheme, names, declared))[:MAX_NAMES] if known else [],
+        checked=checks.last_results([name]).get(name),
+        repairs=checks.repairs(name, 10),
+        refused=refused,
+        done=done(),
+    )
+
+
+@pages.get("/handlers")
+def handlers() -> str:
+    return render_template(
+        "handlers.html",
+        rows=handler_rows(reader()),
+        absent=HandlerQueries(reader()).absent(),
+        busy=EventQueries(reader()).busy_limits(),
+        done=done(),
+    )
+
+
+@pages.get("/workers")
+def workers() -> str:
+    health = HealthQueries(reader())
+    return render_template(
+        "workers.html",
+        workers=health.workers(),
+        housekeeper=health.housekeeper(),
+        hosts=find_hosts(console().config, reader()),
+        paused=sorted(Administration(reader()).paused()),
+    )
+
+
+@pages.get("/audit")
+def audit() -> str:
+    return render_template("audit.html", entries=AuditTrail(reader()).newest(MAX_ENTRIES), most=MAX_ENTRIES)
+
+
+def _page_number() -> int:
+    text = name_argument("page", request.args) or "0"
+    if not text.isdigit() or int(text[:6]) > MAX_PAGE or len(text) > 6:
+        abort(400, "page is a number.")
+    return int(text)
