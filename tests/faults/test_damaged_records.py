@@ -101,7 +101,7 @@ def test_damaged_slots_cost_no_run_and_stop_no_claim(system: System) -> None:
 def test_a_tick_moves_the_runs_behind_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
     """It had left its set before the error and was lost, with everything that the same tick had still to move."""
     retried = leased_runs(system, 2)
-    system.inbox.finish([Outcome(run, "retry", {"error": "E"}) for run in retried])
+    system.inbox.finish([Outcome(run, "retry", {"error": "E"}, delay=0.001) for run in retried])
     lost = leased_runs(system, 2)
     for run in (retried[0], lost[0]):
         damage_record(system, run.stored.id, damage)

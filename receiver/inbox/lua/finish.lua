@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- finish: write the outcomes of leased runs.
 -- ARGV  for each run: item, token, outcome, detail (JSON), delay (ms)
---       outcome: done dropped failed; retry (an attempt, due after the delay); release (no attempt, ready at once);
+--       outcome: done dropped failed; retry (an attempt, due after the delay; a first attempt without a delay is ready at
+--       once, in its place); release (no attempt, ready at once);
 --       busy (no attempt, ready at once, and the handler's limit is busy for all workers until the delay is over);
 --       wait (no attempt, due after the delay, and no limit is affected)
 --       In place of the delay, done and dropped may have the event's place among those of its resource: "s" and its
@@ -28,6 +29,15 @@ local function postpone(id, handler, item, run, detail, delay)
   run.state, run.token = 'later', delay
   redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler, packed(run), 'x:' .. handler, detail)
   redis.call('ZADD', P .. 'later', NOW + tonumber(delay), item)
+end
+
+-- A first attempt without a delay: most often its child process was killed from outside. Behind those that wait in its lane it
+-- would wait as long again.
+local function begin_again(id, handler, run, detail)
+  run.state = 'ready'
+  redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler, packed(run), 'x:' .. handler, detail)
+  return_to_front(id, handler, run.urgent)
+  wake(run.queue)
 end
 
 local function release(id, handler, run, outcome, detail, delay, mark, store)
@@ -74,7 +84,11 @@ local function write_end(item, id, handler, run, about, outcome, detail, delay)
   if outcome == 'failed' then
     fail_run(id, handler, run, store, detail)
   elseif outcome == 'retry' then
-    postpone(id, handler, item, run, detail, delay)
+    if run.attempts == 1 and delay == '0' then
+      begin_again(id, handler, run, detail)
+    else
+      postpone(id, handler, item, run, detail, delay)
+    end
     join_group(id, handler, store, 'retrying', detail)
   else
     run.state = outcome
@@ -106,7 +120,8 @@ end
 return function()
   require_sets('leased', 'later', 'failed')
   for at = 1, #ARGV, 5 do
-    if ARGV[at + 2] == 'release' or ARGV[at + 2] == 'busy' then
+    local outcome = ARGV[at + 2]
+    if outcome == 'release' or outcome == 'busy' or outcome == 'retry' and ARGV[at + 4] == '0' then -- it may be made ready
       local _, lane = split(ARGV[at])
       require_lane(lane)
     end

@@ -149,6 +149,23 @@ def test_a_retry_counts_as_an_attempt_and_is_ready_when_due(system: System) -> N
     assert (again.attempts, again.losses) == (1, 0)
 
 
+def test_a_first_attempt_that_is_retried_without_a_delay_begins_before_those_that_wait(system: System) -> None:
+    ids = [system.accept() for _ in range(3)]
+    for event in system.inbox.claim({"": 9}, capacity=9).runs:
+        assert route(system.inbox, event, ("shop.greet", "default", False)) == []
+    system.client.delete("rq:queue:storehooks")
+    run = claim_one(system.inbox, "shop.greet")
+    system.inbox.finish([Outcome(run, "retry", {"error": "its process was killed"})])
+    again = claim_one(system.inbox, "shop.greet")
+    assert (again.event.id, again.attempts, again.losses) == (ids[0], 1, 0)
+    assert system.client.lrange("rq:queue:storehooks", 0, -1) == [b"wake-default"]
+    system.inbox.finish([Outcome(again, "retry", {"error": "and again"})])
+    assert claim_one(system.inbox, "shop.greet").event.id == ids[1], "it may kill each process"
+    assert system.housekeeping.tick()[0] == 1
+    assert [one.event.id for one in system.inbox.claim({"shop.greet": 9}, capacity=9).runs] == [ids[2], ids[0]]
+    assert system.identity_holds()
+
+
 def test_release_and_busy_count_no_attempt(system: System) -> None:
     system.accept()
     (run,) = route(system.inbox, claim_one(system.inbox), GREET)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from storehooks.testing import make_context, make_event
-from tests.support.harness import System, eventually, own_server
+from tests.support.harness import System, children_of, eventually, own_server
 from workers.plugins.coroutines import CoroutineRunner
 
 PLUGIN = """
@@ -115,6 +116,28 @@ async def wrapped(event, ctx):
 """
 
 
+QUEUED = """
+import asyncio, os, time
+from storehooks import Router
+
+router = Router("shop")
+
+def note(event):
+    with open(os.path.join(os.path.dirname(__file__), "notes"), "a") as file:
+        file.write(f"{event.id}\\n")
+
+@router.on("order.sleeps", retries=1)
+def sleeps(event, ctx):
+    note(event)
+    time.sleep(0.05)
+
+@router.on("order.awaits", retries=1)
+async def awaits(event, ctx):
+    note(event)
+    await asyncio.sleep(0.05)
+"""
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     folder = tmp_path_factory.mktemp("async")
@@ -204,6 +227,26 @@ def test_handlers_run_calls_it_locally(running: System) -> None:
     done = running.run_cli("handlers", "run", "shop.together", "--event", event_id)
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"ab"' in done.stdout
+
+
+@pytest.mark.parametrize("how", ["sleeps", "awaits"])
+def test_a_run_whose_child_process_is_killed_begins_before_those_that_wait(
+    make_system: Callable[..., System], how: str
+) -> None:
+    system = make_system(plugin=QUEUED, child_processes=3)
+    accepted = system.inbox.accept([system.delivery(f"order.{how}") for _ in range(50)])
+    worker, _ = system.start("worker", "housekeeper")
+    eventually(lambda: len(notes(system)) > 6)
+    for child_process in children_of(worker.pid):
+        os.kill(child_process, signal.SIGKILL)
+    for one in accepted:
+        assert system.settled(one.id, within=20) == "settled"
+    begun = notes(system)
+    killed = {one for one in begun if begun.count(one) == 2}
+    assert 0 < len(killed) <= 2, "of three child processes, two are for one handler"
+    for one in killed:
+        first = begun.index(one)
+        assert begun.index(one, first + 1) - first < 10, "it does not wait once more behind all others"
 
 
 def test_an_async_shutdown_is_awaited_when_the_worker_stops(running: System) -> None:

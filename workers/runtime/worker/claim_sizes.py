@@ -2,7 +2,8 @@
 
 - Batches: a handler known to be fast is claimed in batches. A run of any other, and of one not measured yet, has a
   child process to itself.
-- Quotas: one handler holds at most half of a worker's child processes, so that a slow one cannot hold them all.
+- Quotas: one handler holds at most half of a worker's child processes, rounded up, so that a slow one cannot hold
+  them all.
 - Absent handlers: no run is claimed for a while of a handler that a child process did not have.
 - Turns: each claim begins with another lane, and every other claim with the lanes that have suspects.
 """
@@ -45,7 +46,7 @@ class ClaimSizes:
         self._turn = 0
 
     def resize(self, child_processes: int) -> None:
-        self._most_processes = max(1, child_processes // 2)
+        self._most_processes = (child_processes + 1) // 2
 
     def note_duration(self, handler: str, seconds: float) -> None:
         """Add a run that ended to the handler's mean duration; infinity stands for a child process that died.

@@ -46,6 +46,7 @@ def test_one_handler_holds_at_most_half_of_the_child_processes() -> None:
     assert sizes.quotas(["shop.one"], idle=3, busy={"shop.one": 1}) == {"shop.one": 1}
     assert sizes.quotas(["shop.one", "shop.two"], idle=2, busy={"shop.one": 2}) == {"shop.two": 2}
     assert ClaimSizes(child_processes=1).quotas(["shop.one"], idle=1, busy={}) == {"shop.one": 1}
+    assert ClaimSizes(child_processes=3).quotas(["shop.one"], idle=3, busy={}) == {"shop.one": 2}, "rounded up"
 
 
 def test_a_slot_is_given_as_many_runs_as_are_done_in_a_moment() -> None:
