@@ -6,13 +6,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := $(VENV)/.ready-run
 DEV    := $(VENV)/.ready-dev
+DOCS   := $(VENV)/.ready-docs
 PEERS  := benchmarks/.venv/.ready
+# The variable hides an advertisement.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 
 # With this variable set, every process compiles the code again, and the tests start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-full mutants check soak bench bench-quick reference lock lock-check clean
+.PHONY: help run setup test test-full mutants check soak bench bench-quick docs reference lock lock-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +28,7 @@ setup: $(RUN)  ## prepare .venv only; then .venv/bin/storehooks works
 test: $(DEV)  ## the test suite; needs nothing but Python (ARGS="-k name" picks some)
 	@$(BIN)/python -m pytest -n $$(($$(nproc) * 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-full: $(DEV)  ## the tests that need other programs: faketime, strace, openssl, postgresql, node, slowhttptest, chromium; skipped where one is missing
+test-full: $(DEV) $(DOCS)  ## the tests that need other programs: faketime, strace, openssl, postgresql, node, slowhttptest, chromium; skipped where one is missing
 	@$(BIN)/python -m pytest -m full -n 2 --dist loadfile $(ARGS)
 
 mutants: $(DEV)  ## 100 small changes of verifying and reading: at least 95 must fail a test of the contract (ARGS="--seed 2")
@@ -45,6 +48,10 @@ bench: $(RUN) $(PEERS)  ## all benchmarks against the peers, under 20 minutes (A
 bench-quick: $(RUN) $(PEERS)  ## the same in under 3 minutes: a smoke test, its figures are less certain
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
 
+docs: $(DOCS)  ## build the pages into site/, with search; broken links are errors (ARGS="--site-dir PATH")
+	@$(MKDOCS) build --strict $(ARGS)
+	@echo "site/ is ready: python3 -m http.server --directory site --bind 127.0.0.1"
+
 reference: $(RUN)  ## generate docs/reference.md, docs/topics.md, the client's types and the list of files in docs/architecture.md
 	@PYTHONPATH=. $(BIN)/python scripts/reference.py
 	@PYTHONPATH=. $(BIN)/python scripts/topics_page.py
@@ -58,7 +65,7 @@ lock-check: $(DEV)  ## every locked wheel exists for x86_64 and aarch64, Python 
 	@$(BIN)/python scripts/lock_check.py
 
 clean:  ## remove .venv and caches, but not data/
-	@rm -rf $(VENV) benchmarks/.venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	@rm -rf $(VENV) benchmarks/.venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
 # Each stamp is newer than the files it depends on. pip only adds and upgrades, so plugins installed into .venv by
 # hand stay there.
@@ -68,6 +75,10 @@ $(RUN): requirements/run.txt pyproject.toml scripts/setup
 
 $(DEV): $(RUN) requirements/dev.txt
 	@PYTHON="$(PYTHON)" scripts/setup $(VENV) requirements/dev.txt
+	@touch $@
+
+$(DOCS): $(RUN) requirements/docs.txt
+	@PYTHON="$(PYTHON)" scripts/setup $(VENV) requirements/docs.txt
 	@touch $@
 
 $(PEERS): benchmarks/requirements.txt scripts/setup
