@@ -22,9 +22,16 @@ TESTED_ELSEWHERE = {
     "how-to/deploy.md": "test_deploy_pages.py",
     "how-to/production.md": "test_deploy_pages.py",
     "how-to/forward.md": "../workers/cli/test_listen.py",
+    "certification.md": "test_store_pages.py",
+    "client.md": "test_store_pages.py",
+    "sandbox.md": "test_store_pages.py",
+    "subscriptions.md": "test_store_pages.py",
+    "operating/replaced-redis.md": "test_store_pages.py",
+    "operating/spool.md": "test_store_pages.py",
+    "operating/stores.md": "test_store_pages.py",
     **{f"runbooks/{path.name}": "test_runbooks.py" for path in (ROOT / "docs/runbooks").glob("*.md")},
 }
-"""Other tests follow these pages from their first line to their last."""
+"""Pages whose commands other tests run, from the first to the last."""
 
 
 def name_of(document: Path) -> str:

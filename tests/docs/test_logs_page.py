@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -46,3 +47,8 @@ def test_a_line_on_the_page_is_one_that_the_product_writes(event: str) -> None:
 def test_the_page_lists_every_line_that_the_product_writes() -> None:
     assert len(written()) >= 50
     assert written() - set(events()) == set()
+
+
+def test_the_line_that_is_shown_is_one_of_them() -> None:
+    (shown,) = re.findall(r"```json\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert json.loads(shown)["event"] in events()

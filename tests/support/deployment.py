@@ -117,7 +117,10 @@ class Deployment(PageReader):
 
 @contextmanager
 def deployed(folder: Path, files: dict[str, str]) -> Iterator[Deployment]:
-    """What the page leads to, with the code of this checkout instead of an installed one, and more files in /etc."""
+    """What the page leads to, with the code of this checkout instead of an installed one.
+
+    `files` are files in /etc/storehooks, beside those of the page and instead of them.
+    """
     machine = Deployment(folder)
     machine.words["/opt/storehooks"] = str(ROOT / ".venv")
     for step in steps(PAGE):

@@ -20,6 +20,7 @@ SHOW_TRACEBACKS = ("storehooks failures show ", "storehooks handlers run ")
 _BLOCK = re.compile(
     r"(?:^(?P<before>\S[^\n]*(?:\n[^\n]+)*)\n\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S
 )
+_REMARK = re.compile(r"(^| +)# .*$")
 _COMMENT = re.compile(r"# ([\w/.-]+\.\w+)\n")
 _NAME = re.compile(r"`([\w/.@-]+\.\w+)`")
 
@@ -31,7 +32,12 @@ class Step(NamedTuple):
     file: str = ""
 
 
-def steps(page: Path, *, without: str = "") -> Iterator[Step]:
+def commands(page: Path) -> list[str]:
+    """The commands of a page, in order."""
+    return [step.text for step in steps(page, files=False)]
+
+
+def steps(page: Path, *, without: str = "", files: bool = True) -> Iterator[Step]:
     """Files and commands in the order of the page, without one of its sections.
 
     A file is named by its first line, or by the paragraph before it.
@@ -44,9 +50,9 @@ def steps(page: Path, *, without: str = "") -> Iterator[Step]:
     for block in _BLOCK.finditer(text):
         language, text = block["language"], block["text"]
         if language == "sh":
-            joined = text.replace("\\\n", " ")
-            yield from (Step("run", line) for line in joined.splitlines() if line and not line.startswith("#"))
-        elif language in FILES:
+            lines = (_REMARK.sub("", line) for line in text.replace("\\\n", " ").splitlines())
+            yield from (Step("run", line) for line in lines if line)
+        elif language in FILES and files:
             named = _COMMENT.match(text)
             names = [named[1]] if named else _NAME.findall(block["before"] or "")
             assert names, f"{page.name}: the line before a sample names its file: {text[:60]!r}"
