@@ -20,6 +20,7 @@ from benchmarks import performance_page, tables
 from benchmarks.comparison import Comparison, Result, Timing, run, select
 from benchmarks.comparisons.fanout import FanOut
 from benchmarks.comparisons.growth import Growth
+from benchmarks.comparisons.history import MovedMemory, Moving
 from benchmarks.comparisons.ingest import Ingest, SameRate, SteadyRate
 from benchmarks.comparisons.judging import Judging
 from benchmarks.comparisons.latency import Latency
@@ -40,6 +41,8 @@ COMPARISONS: tuple[type[Comparison], ...] = (
     FanOut,
     Memory,
     Growth,
+    MovedMemory,
+    Moving,
     TwoWorkers,
 )
 RESULTS = ROOT / "benchmarks" / "results"

@@ -32,6 +32,7 @@ processes = {workers}
 child_processes = {child_processes}
 [stores.bench]
 signing_secrets = ["{secret}"]
+{more}
 """
 PLUGIN = """
 from benchmarks.peers import run_counter
@@ -60,6 +61,7 @@ def write_config(
     workers: int = 1,
     child_processes: int = 4,
     name: str = "ours",
+    more: str = "",
 ) -> Path:
     """Write a config of the product with a plugin, and return the config file."""
     own_folder = folder / name
@@ -72,6 +74,7 @@ def write_config(
         workers=workers,
         child_processes=child_processes,
         secret=load.SECRET,
+        more=more,
     )
     (own_folder / "config.toml").write_text(filled)
     return own_folder / "config.toml"

@@ -73,5 +73,20 @@ TARGETS = (
     Target("cost of ingest, 1M open events against 1k", "growth", "ingest", "many", "few", "less", 1.3, FLAT),
     Target("cost of a claim, 1M open events against 1k", "growth", "claim", "many", "few", "less", 1.3, FLAT),
     Target("cost of a console page, 1M open events against 1k", "growth", "page", "many", "few", "less", 1.3, FLAT),
+    Target(
+        "memory of an event in the history, against 200 bytes", "moved", "bytes", "moved", "at most", "less", 1, 0.95
+    ),
+    Target(
+        "ingest at half of its maximum while events are moved",
+        "moving",
+        "rate",
+        "moving",
+        "not moving",
+        "more",
+        0.95,
+        0.99,
+    ),
+    Target("runs/s meanwhile", "moving", "runs", "moving", "not moving", "more", 0.95, 0.99),
+    Target("maximum of ingest while events are moved", "moving", "maximum", "moving", "not moving", "more", 0.9, 0.95),
     Target("two workers against one, handler sleeps 2 ms", "two", "rate", "two", "one", "more", 1.7, 1.95),
 )

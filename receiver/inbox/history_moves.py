@@ -18,8 +18,8 @@ from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.connecting import server_ms
 from receiver.inbox.redis.raw_connection import Argument
 
-MOVE_SLICE = 500
-"""Number of events that are written to the history at once."""
+MOVE_SLICE = 2000
+"""Maximum number of events that are written to the history at once."""
 STEP = 100
 """Number of events in one script, so that deliveries wait some milliseconds for it at most."""
 MOVE_BYTES = 8 << 20
@@ -58,11 +58,11 @@ class HistoryMoves:
     def __init__(self, client: Redis) -> None:
         self.client = client
 
-    def settled(self, *, age: float, position: Position = BEGINNING) -> SettledPage:
+    def settled(self, *, age: float, position: Position = BEGINNING, many: int = MOVE_SLICE) -> SettledPage:
         """Events that settled at least `age` seconds ago, a page at a time, in the order in which they settled."""
         start, last = position
         until = server_ms(self.client) - age * 1000
-        page = page_after(self.client, keys.DONE, start, until, last, many=MOVE_SLICE)
+        page = page_after(self.client, keys.DONE, start, until, last, many=many)
         if not page:
             return SettledPage([], position, 0)
         read: list[WholeEvent | None] = []

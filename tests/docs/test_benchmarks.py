@@ -33,6 +33,10 @@ GOALS = {
     ("growth ingest", "few"): (1.3, FLAT),
     ("growth claim", "few"): (1.3, FLAT),
     ("growth page", "few"): (1.3, FLAT),
+    ("moved", "at most"): (1, 0.95),
+    ("moving rate", "not moving"): (0.95, 0.99),
+    ("moving runs", "not moving"): (0.95, 0.99),
+    ("moving maximum", "not moving"): (0.9, 0.95),
     ("two", "one"): (1.7, 1.95),
 }
 FASTER = Target("ours", "workers", "rate", "us", "them", "more", 2, 4)
@@ -46,7 +50,7 @@ def measured(ours: list[float], theirs: list[float], figure: str = "rate") -> di
 def test_every_target_has_its_goal_and_stretch_goal() -> None:
     def key(target: Target) -> tuple[str, str]:
         name = target.comparison
-        parts = {"growth": target.figure, "links": target.ours}
+        parts = {"growth": target.figure, "moving": target.figure, "links": target.ours}
         return f"{name} {parts[name]}" if name in parts else name, target.theirs
 
     assert {key(target): (target.target, target.stretch) for target in TARGETS} == GOALS

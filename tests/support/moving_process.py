@@ -12,7 +12,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from receiver.inbox import connect, history_moves
+from receiver.inbox import connect
 from workers.history.past_events import HistoryDatabase, HistoryError
 from workers.history.sqlite_history import SqliteHistory
 from workers.runtime.history_mover import Mover
@@ -32,14 +32,13 @@ def history_at(place: str) -> HistoryDatabase:
 
 def main(redis: str, place: str, pause: str) -> None:
     client, history = connect(redis, timeout=5.0), history_at(place)
-    history_moves.MOVE_SLICE = SLICE
     mover = None
     while True:
         try:
             if mover is None:
                 history.check()
                 mover = Mover(client, history)
-            if not mover.move(age=0, known_for=KNOWN_FOR).examined:
+            if not mover.move(age=0, known_for=KNOWN_FOR, many=SLICE).examined:
                 return
             time.sleep(float(pause))
         except (RedisError, HistoryError) as error:

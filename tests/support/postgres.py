@@ -47,12 +47,21 @@ class Postgres:
     def pid(self) -> int:
         return int((self.data / "postmaster.pid").read_text().split()[0])
 
+    def cpu_seconds(self) -> float:
+        """CPU time of the server and its processes, also of those that have ended."""
+        fields = (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in (self.pid, *self._children())
+        )
+        return sum(sum(map(int, one[11:15])) for one in fields) / os.sysconf("SC_CLK_TCK")
+
     def signal_all(self, number: signal.Signals) -> None:
         """To the server and its processes, such as SIGSTOP: then it accepts connections and answers nothing."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        for pid in (self.pid, *map(int, children)):
+        for pid in (self.pid, *self._children()):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+    def _children(self) -> list[int]:
+        return list(map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()))
 
     def url(self, database: str = "postgres", user: str = "storehooks") -> str:
         return f"postgresql://{user}@/{database}?host={self.folder}"

@@ -120,9 +120,13 @@ class HistoryDatabase(ABC):
         A stored event that has settled later stays as it is: a process that hung must not write an old run over it.
         """
 
-    @abstractmethod
     def event(self, event_id: str) -> PastEvent | None:
-        """One event with its content; the one accepted last, if several have this id."""
+        """One event with its content."""
+        return next(iter(self.events([event_id])), None)
+
+    @abstractmethod
+    def events(self, event_ids: Sequence[str]) -> list[PastEvent]:
+        """Those of the events that there are, with their content; the one accepted last, if several have an id."""
 
     @abstractmethod
     def delete_older(self, *, bodies: datetime, records: datetime) -> bool:

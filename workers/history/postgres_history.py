@@ -47,17 +47,25 @@ _FIXES = {
 }
 
 
-def _upsert(table: str, columns: Sequence[str], kinds: dict[str, str]) -> bytes:
-    values = ", ".join(f"%({name})s::{kinds[name]}" if name in kinds else f"%({name})s" for name in columns)
+def _upsert(table: str, columns: Sequence[str]) -> bytes:
+    """One statement for any number of rows, each column an array: one statement for each row takes half as long again
+    in the server."""
+    kinds = {
+        **dict.fromkeys(("accepted_at", "settled_at", "received_at"), "timestamptz"),
+        "record": "bytea",
+        "content": "bytea",
+    }
+    arrays = ", ".join(f"%b::{kinds.get(name, 'text')}[]" for name in columns)
+    values = ", ".join(f"{name}::jsonb" if name in ("runs", "data") else name for name in columns)
     changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in _KEY)
     return (
-        f"INSERT INTO storehooks.{table} ({', '.join(columns)}) VALUES ({values}) "
+        f"INSERT INTO storehooks.{table} ({', '.join(columns)}) "
+        f"SELECT {values} FROM unnest({arrays}) AS given ({', '.join(columns)}) "
         f"ON CONFLICT (id, accepted_at) DO UPDATE SET {changed} WHERE {table}.settled_at <= excluded.settled_at"
     ).encode()
 
 
-_UPSERT_RECORD = _upsert("records", COLUMNS, {"runs": "jsonb"})
-_UPSERT_CONTENT = _upsert("contents", _CONTENT_COLUMNS, {"data": "jsonb"})
+_UPSERTS = {table: _upsert(table, columns) for table, columns in (("records", COLUMNS), ("contents", _CONTENT_COLUMNS))}
 
 
 class PostgresHistory(HistoryDatabase):
@@ -95,10 +103,12 @@ class PostgresHistory(HistoryDatabase):
                     refused += [one for row in rows if (one := _insert_what_fits(db, row))]
         return refused
 
-    def event(self, event_id: str) -> PastEvent | None:
-        query = f"SELECT {_READ}, {_CONTENT.format('')} FROM storehooks.records AS r WHERE r.id = %s"
-        rows = self._rows(f"{query} ORDER BY r.accepted_at DESC LIMIT 1", (searched(event_id),))
-        return _event(rows[0]) if rows else None
+    def events(self, event_ids: Sequence[str]) -> list[PastEvent]:
+        query = (
+            f"SELECT DISTINCT ON (r.id) {_READ}, {_CONTENT.format('')} FROM storehooks.records AS r "
+            "WHERE r.id = ANY(%s) ORDER BY r.id, r.accepted_at DESC"
+        )
+        return [_event(row) for row in self._rows(query, (list(map(searched, event_ids)),))]
 
     def delete_older(self, *, bodies: datetime, records: datetime) -> bool:
         with self._using() as db:
@@ -272,9 +282,10 @@ def _data(event: PastEvent) -> tuple[str | None, str]:
 
 
 def _insert(db: Connection[Any], rows: Sequence[_Rows]) -> None:
-    cursor = db.cursor()
-    cursor.executemany(_UPSERT_RECORD, [one.record for one in rows])
-    cursor.executemany(_UPSERT_CONTENT, [one.content for one in rows if one.content])
+    contents = [one.content for one in rows if one.content]
+    for table, given in (("records", [one.record for one in rows]), ("contents", contents)):
+        if given:
+            db.execute(_UPSERTS[table], [[one[name] for one in given] for name in given[0]])
 
 
 def _insert_what_fits(db: Connection[Any], rows: _Rows) -> NotMoved | None:

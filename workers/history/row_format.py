@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from receiver.inbox.model import to_number
-from receiver.inbox.queries.events import RunRecord
+from receiver.inbox.queries.events import RunRecord, read_runs
 from workers.history.event_filter import MAX_TEXT
 from workers.history.past_events import PastEvent
 
@@ -108,7 +108,7 @@ def day_of(accepted_at: float) -> datetime:
 def _runs(event: PastEvent) -> tuple[str, str]:
     """The runs as JSON, and why they cannot be searched. A result that is nested too deep is left out."""
     try:
-        runs = event.record.runs
+        runs = read_runs(event.id, event.fields)
         replays = [to_number(event.fields.get(b"p:" + run.handler.encode())) for run in runs]
     except ValueError:
         return "[]", "its runs cannot be searched: the record is damaged"

@@ -122,13 +122,17 @@ class SqliteHistory(HistoryDatabase):
                 _write(db, in_month)
         return refused
 
-    def event(self, event_id: str) -> PastEvent | None:
+    def events(self, event_ids: Sequence[str]) -> list[PastEvent]:
         query = f"SELECT {_READ_ALL} WHERE r.id = ? ORDER BY r.accepted_at DESC LIMIT 1"
+        found: dict[str, PastEvent] = {}
         for path in self._files():
             with self._open(path) as db:
-                for row in db.execute(query, (event_id,)):
-                    return event_of(*row)
-        return None
+                for event_id in event_ids:
+                    if event_id not in found and (row := db.execute(query, (event_id,)).fetchone()):
+                        found[event_id] = event_of(*row)
+            if len(found) == len(event_ids):
+                break
+        return list(found.values())
 
     def delete_older(self, *, bodies: datetime, records: datetime) -> bool:
         old_records = int(records.timestamp() * 1000)

@@ -31,6 +31,8 @@ from workers.history.past_events import LAST_TIME, HistoryDatabase, HistoryError
 SEARCH_SECONDS = 10.0
 RESTORE_BYTES = 4 << 20
 """About the size of the bodies that are written back to Redis in one step."""
+READ_AT_ONCE = 50
+"""Number of past events to be written back that are in memory at once."""
 FIRST_SPAN = 3_600_000_000
 
 
@@ -133,17 +135,16 @@ class AllEvents:
         """Write those of the events that are only in the history back to Redis, so that they can be replayed."""
         if self._history is None:
             return
+        missing = self._moves.past(list(dict.fromkeys(event_ids)))
         found: list[WholeEvent] = []
         size = 0
-        for event_id in self._moves.past(list(dict.fromkeys(event_ids))):
-            if past := self._history.event(event_id):
-                found.append(
-                    WholeEvent(past.id, past.accepted_at, past.settled_at, past.fields, past.content, past.once)
-                )
+        for at in range(0, len(missing), READ_AT_ONCE):
+            for past in self._history.events(missing[at : at + READ_AT_ONCE]):
+                found.append(_whole_event(past))
                 size += len(past.content or b"")
-            if size > RESTORE_BYTES:
-                self._moves.restore(found)
-                found, size = [], 0
+                if size > RESTORE_BYTES:
+                    self._moves.restore(found)
+                    found, size = [], 0
         self._moves.restore(found)
 
     def _newer(self, history: HistoryDatabase, which: str, recent: str) -> str:

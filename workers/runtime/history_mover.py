@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from redis import Redis
 
-from receiver.inbox.history_moves import BEGINNING, HistoryMoves
+from receiver.inbox.history_moves import BEGINNING, MOVE_SLICE, HistoryMoves
 from workers.history.past_events import HistoryDatabase, PastEvent
 
-BUSY, IN_USE = 0.8, 0.4
-"""Parts of the machine, or of the server's thread, that others use: from these on, the mover pauses."""
-PAUSES_WHEN_BUSY, PAUSES_IN_USE = 20.0, 1.0
-"""How long the mover pauses after a slice, as a multiple of the time that the slice took."""
+IN_USE, BUSY = 0.4, 0.8
+"""Parts of the machine, or of the server's thread, that others use: from the first on the mover works a smaller part of
+the time, and from the second on LEAST_PART of it."""
+LEAST_PART = 0.05
+LOOK_SECONDS = 0.05
+"""It pauses at least this long after each slice, to see how much others use without it."""
+SMALL_SLICE = 200
+"""Number of events moved at once while others are at work: they wait for it where all processors are busy."""
 SHORT_OF_MEMORY = 0.7
 """Part of maxmemory. From here on events are moved as soon as they have settled, and without pauses; at 0.85 new
 deliveries go to the spool."""
@@ -42,12 +45,12 @@ class Mover:
         self.left: dict[str, str] = {}
         """Events that the database could not store in the last walk through all, each with the reason."""
 
-    def move(self, *, age: float, known_for: float) -> Slice:
+    def move(self, *, age: float, known_for: float, many: int = MOVE_SLICE) -> Slice:
         """Move a slice of the events that settled at least `age` seconds ago. Raises HistoryError, RedisError.
 
         Duplicates of an event are known for `known_for` seconds after it has settled.
         """
-        page = self._moves.settled(age=age, position=self._position)
+        page = self._moves.settled(age=age, position=self._position, many=many)
         self._position = page.position
         if not page.examined:
             self._begin_again()
@@ -65,26 +68,30 @@ class Mover:
 
 
 class Load:
-    """How much of this machine others use, and of the thread in which the Redis server runs scripts, since last asked.
+    """How much of this machine is in use, and of the thread in which the Redis server runs scripts.
 
-    The processes of ingest and runs may be on this machine or on others. The server they share.
+    The processes of ingest and runs may be on this machine or on others. The server they share. It is measured from
+    `start` on, while the mover pauses: what it causes itself, in the server and in the database, is not that of others.
     """
 
     def __init__(self, client: Redis) -> None:
         self._client = client
-        self._before = self._read({})
+        self._before: tuple[float, ...] = ()
+
+    def start(self) -> None:
+        self._before = self._read()
 
     def share(self) -> float:
-        """The larger of the two, from 0 to 1."""
-        before, now = self._before, self._read(self._client.info("cpu"))
-        self._before = now
-        wall, busy, total, own, server = (new - old for new, old in zip(now, before, strict=True))
-        machine = (busy - own) / total if total > 0 else 0.0
-        return min(1.0, max(0.0, machine, server / wall if wall > 0 else 0.0))
+        """The larger of the two since the start, from 0 to 1; all of it if it was not started."""
+        if not self._before:
+            return 1.0
+        wall, busy, total, server = (new - old for new, old in zip(self._read(), self._before, strict=True))
+        return min(1.0, max(0.0, busy / total if total > 0 else 0.0, server / wall if wall > 0 else 0.0))
 
-    def _read(self, info: Mapping[str, float]) -> tuple[float, ...]:
-        main_thread = sum(info.get(f"used_cpu_{kind}_main_thread", 0.0) for kind in ("sys", "user"))
-        return time.monotonic(), *_processor_seconds(), time.process_time(), main_thread
+    def _read(self) -> tuple[float, ...]:
+        info = self._client.info("cpu")
+        main_thread = sum(float(info.get(f"used_cpu_{kind}_main_thread", 0.0)) for kind in ("sys", "user"))
+        return time.monotonic(), *_processor_seconds(), main_thread
 
 
 def _processor_seconds() -> tuple[float, float]:
@@ -98,6 +105,12 @@ def _processor_seconds() -> tuple[float, float]:
     return (sum(ticks) - ticks[3] - ticks[4]) / second, sum(ticks) / second
 
 
+def slice_at(load: float) -> int:
+    return SMALL_SLICE if load >= IN_USE else MOVE_SLICE
+
+
 def pause_after(spent: float, load: float) -> float:
     """Seconds to pause after a slice that took `spent` seconds."""
-    return spent * (PAUSES_WHEN_BUSY if load >= BUSY else PAUSES_IN_USE if load >= IN_USE else 0.0)
+    over = (min(max(load, IN_USE), BUSY) - IN_USE) / (BUSY - IN_USE)
+    part = 1 - over * (1 - LEAST_PART)
+    return max(LOOK_SECONDS, spent * (1 / part - 1))

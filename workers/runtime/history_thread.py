@@ -22,7 +22,7 @@ from receiver.inbox.history_moves import HistoryMoves, MoveReport
 from workers.history.configured_history import open_history
 from workers.history.past_events import HistoryDatabase
 from workers.processes import Schedule
-from workers.runtime.history_mover import SHORT_OF_MEMORY, Load, Mover, pause_after
+from workers.runtime.history_mover import SHORT_OF_MEMORY, Load, Mover, pause_after, slice_at
 
 ROUND_EVERY = 1.0
 TRY_EVERY = 5.0
@@ -98,8 +98,10 @@ class HistoryThread:
 
     def _move(self, mover: Mover, config: Config) -> float:
         is_short = self._is_short_of_memory()
+        load = 0.0 if is_short else self._load.share()
+        age = 0 if is_short else config.history.after
         began = time.monotonic()
-        moved = mover.move(age=0 if is_short else config.history.after, known_for=config.receiver.dedupe_retention)
+        moved = mover.move(age=age, known_for=config.receiver.dedupe_retention, many=slice_at(load))
         spent = time.monotonic() - began
         self._moved += moved.moved
         if self._schedule.due("delete", DELETE_EVERY):
@@ -109,9 +111,9 @@ class HistoryThread:
         if self._moved and self._schedule.due("log", LOG_EVERY):
             log.info("events moved to the history", events=self._moved, left=len(mover.left))
             self._moved = 0
+        self._load.start()
         if not moved.examined:
             return ROUND_EVERY
-        load = self._load.share()
         return 0.0 if is_short else pause_after(spent, load)
 
     def _delete_old(self, config: Config) -> None:

@@ -302,13 +302,20 @@ def read_record(
 
     Raises ValueError for a damaged record.
     """
-    named = {name.decode(): value for name, value in fields.items()}
     headers, body = unpack(blob)
-    handlers = sorted(name[2:] for name in named if name.startswith("r:") and name != "r:")
-    summary = _summary(event_id, [named.get(name) for name in _SUMMARY])
-    reason = named.get("reason")
-    runs = tuple(_run(event_id, handler, named, due_at) for handler in handlers)
-    return EventRecord(summary, headers, body, runs, reason.decode() if reason else None)
+    reason = fields.get(b"reason")
+    runs = read_runs(event_id, fields, due_at)
+    return EventRecord(read_summary(event_id, fields), headers, body, runs, reason.decode() if reason else None)
+
+
+def read_runs(
+    event_id: str,
+    fields: Mapping[bytes, bytes],
+    due_at: Callable[[str], datetime | None] = lambda _: None,
+) -> tuple[RunRecord, ...]:
+    """The runs of an event from its record, by handler. Raises ValueError for a damaged record."""
+    handlers = sorted(name[2:].decode() for name in fields if name.startswith(b"r:") and name != b"r:")
+    return tuple(_run(event_id, handler, fields, due_at) for handler in handlers)
 
 
 _MERGED_IN = (RunState.LEASED, RunState.DONE, RunState.DROPPED)
@@ -316,10 +323,11 @@ _MERGED_IN = (RunState.LEASED, RunState.DONE, RunState.DROPPED)
 
 
 def _run(
-    event_id: str, handler: str, fields: Mapping[str, bytes], due_at: Callable[[str], datetime | None]
+    event_id: str, handler: str, fields: Mapping[bytes, bytes], due_at: Callable[[str], datetime | None]
 ) -> RunRecord:
-    state, attempts, *_ = fields[f"r:{handler}"].decode().split(" ")
-    detail, key = read_detail(fields.get(f"x:{handler}")), fields.get(f"k:{handler}", b"").decode()[2:]
+    name = handler.encode()
+    state, attempts, *_ = fields[b"r:" + name].decode().split(" ")
+    detail, key = read_detail(fields.get(b"x:" + name)), fields.get(b"k:" + name, b"").decode()[2:]
     return RunRecord(
         handler=handler,
         version=detail.get("version"),

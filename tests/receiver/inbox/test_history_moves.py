@@ -14,6 +14,7 @@ from receiver.inbox import Outcome, keys
 from receiver.inbox.administration import ReopenResult
 from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.history_moves import HistoryMoves
+from receiver.inbox.outcomes import OutcomeKind
 from receiver.inbox.queries.event_pages import WholeEvent
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System
@@ -26,11 +27,11 @@ def moves(system: System) -> HistoryMoves:
     return HistoryMoves(system.client)
 
 
-def settle(system: System, delivery: Any = None, how: str = "done") -> str:
+def settle(system: System, delivery: Any = None, how: OutcomeKind = OutcomeKind.DONE) -> str:
     delivery = delivery or system.delivery()
     event_id = system.inbox.accept([delivery])[0].id
     (run,) = route(system.inbox, claim_one(system.inbox), GREET)
-    system.inbox.finish([Outcome(run, how, {"result": "ok", "version": "1"})])  # type: ignore[arg-type]
+    system.inbox.finish([Outcome(run, how, {"result": "ok", "version": "1"})])
     return event_id
 
 
@@ -66,7 +67,7 @@ def test_a_whole_event_is_read_with_body_runs_and_once_marks(system: System, mov
 
 
 def test_only_settled_events_of_that_age_are_read(system: System, moves: HistoryMoves) -> None:
-    settle(system, how="failed")
+    settle(system, how=OutcomeKind.FAILED)
     settle(system)
     system.accept()
     assert moves.settled(age=60).events == []
@@ -74,17 +75,14 @@ def test_only_settled_events_of_that_age_are_read(system: System, moves: History
     assert len(moves.settled(age=-1).events) == moves.waiting(age=-1) == 1
 
 
-def test_pages_go_on_where_the_last_one_ended(
-    system: System, moves: HistoryMoves, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("receiver.inbox.history_moves.MOVE_SLICE", 2)
+def test_pages_go_on_where_the_last_one_ended(system: System, moves: HistoryMoves) -> None:
     events = {settle(system) for _ in range(5)}
     for event_id in events:
         system.client.zadd(keys.DONE, {event_id: 1000})  # all in one millisecond
-    found, page = [], moves.settled(age=0)
+    found, page = [], moves.settled(age=0, many=2)
     while page.examined:
         found += [one.id for one in page.events]
-        page = moves.settled(age=0, position=page.position)
+        page = moves.settled(age=0, position=page.position, many=2)
     assert sorted(found) == sorted(events)
 
 

@@ -13,6 +13,7 @@ from receiver.inbox import Outcome, keys
 from receiver.inbox.administration import ReopenResult
 from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.history_moves import HistoryMoves
+from receiver.inbox.outcomes import OutcomeKind
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System
 from workers.history.event_filter import EventFilter, where_of
@@ -31,11 +32,11 @@ class Both:
         self.events = AllEvents(system.client, history)
         history.check()
 
-    def settle(self, how: str = "done", result: Any = "ok", **event: Any) -> str:
+    def settle(self, how: OutcomeKind = OutcomeKind.DONE, result: Any = "ok", **event: Any) -> str:
         event_id = self.system.accept(**event)
         (run,) = route(self.system.inbox, claim_one(self.system.inbox), GREET)
-        detail = {"version": "1", "error": result} if how == "failed" else {"version": "1", "result": result}
-        self.system.inbox.finish([Outcome(run, how, detail)])  # type: ignore[arg-type]
+        detail = {"version": "1", "error": result} if how is OutcomeKind.FAILED else {"version": "1", "result": result}
+        self.system.inbox.finish([Outcome(run, how, detail)])
         return event_id
 
     def move(self) -> int:
@@ -54,13 +55,13 @@ class Unreachable(SqliteHistory):
     def _fails(self, *_: Any, **__: Any) -> Any:
         raise HistoryError("the database does not answer")
 
-    write = find = event = newest_before = _fails
+    write = find = events = newest_before = _fails
 
 
 def test_the_list_has_both_in_order_of_acceptance_each_once(both: Both) -> None:
     expected = [both.settle() for _ in range(3)]
     both.move()
-    expected += [both.settle("failed"), both.settle(), both.system.accept()]
+    expected += [both.settle(OutcomeKind.FAILED), both.settle(), both.system.accept()]
     both.history.write([PastEvent(*one) for one in HistoryMoves(both.system.client).settled(age=-1).events])
     assert both.ids() == expected[::-1]
     assert both.ids(limit=2) == expected[:-3:-1]
@@ -75,7 +76,7 @@ def test_the_list_goes_on_over_many_pages(both: Both, monkeypatch: pytest.Monkey
     expected = []
     for _ in range(4):
         expected.append(both.settle())
-        expected.append(both.settle("failed"))
+        expected.append(both.settle(OutcomeKind.FAILED))
         both.move()
         expected.append(both.settle())
     assert both.ids() == expected[::-1]
@@ -127,7 +128,7 @@ def test_the_search_finds_in_both(both: Both) -> None:
     assert both.ids(handler="shop.other") == []
     assert both.ids(resource_id="7") == [other, past[0]]
     assert both.ids(delivery_id="msg_seven") == [past[0]]
-    failed = both.settle("failed", result="Timeout at the ERP")
+    failed = both.settle(OutcomeKind.FAILED, result="Timeout at the ERP")
     assert both.ids(error="timeout") == [failed]
     since = int(system.client.zscore(keys.INDEX, product))
     assert both.ids(since=since) == [failed, south, product]
@@ -161,7 +162,7 @@ def test_one_event_is_shown_alike_before_and_after_it_was_moved(both: Both) -> N
 
 
 def test_the_newest_event_of_a_resource_may_be_in_either_place(both: Both) -> None:
-    failed = both.settle("failed", data={"id": 7})
+    failed = both.settle(OutcomeKind.FAILED, data={"id": 7})
     assert both.events.find_id("7") == failed
     past = both.settle(data={"id": 7})
     both.move()
@@ -191,7 +192,7 @@ def test_a_search_that_is_out_of_time_says_how_far_it_came(both: Both, monkeypat
     for _ in range(3):
         both.settle()
     both.move()
-    failed = both.settle("failed")
+    failed = both.settle(OutcomeKind.FAILED)
     monkeypatch.setattr(both.history, "candidates", lambda *_, **__: None)
     listing = both.events.find(EventFilter(error=""))
     assert [one.id for one in listing.events] == [failed]

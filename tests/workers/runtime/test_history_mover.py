@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from receiver.inbox.history_moves import HistoryMoves
 from receiver.inbox.queries.event_pages import WholeEvent
 from tests.receiver.inbox.test_history_moves import settle
 from tests.receiver.inbox.test_inbox import claim_one
-from tests.support.harness import System
+from tests.support.harness import Server, System
 from workers.history.past_events import HistoryError, NotMoved, PastEvent
 from workers.history.sqlite_history import SqliteHistory
 from workers.runtime import history_mover
-from workers.runtime.history_mover import Load, Mover, Slice, pause_after
+from workers.runtime.history_mover import LOOK_SECONDS, Load, Mover, Slice, pause_after, slice_at
 
 
 class Watched(SqliteHistory):
@@ -46,8 +47,8 @@ def mover(system: System, history: Watched) -> Mover:
     return Mover(system.client, history)
 
 
-def move(mover: Mover) -> Slice:
-    return mover.move(age=-1, known_for=3600)
+def move(mover: Mover, many: int = 100) -> Slice:
+    return mover.move(age=-1, known_for=3600, many=many)
 
 
 def test_an_event_leaves_redis_only_after_the_history_has_committed_it(
@@ -82,20 +83,17 @@ def test_without_the_database_redis_keeps_everything(system: System, history: Wa
     assert [move(mover), move(mover)] == [Slice(0, 0), Slice(1, 1)]
 
 
-def test_events_that_cannot_be_stored_stay_and_block_no_others(
-    system: System, history: Watched, mover: Mover, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("receiver.inbox.history_moves.MOVE_SLICE", 2)
+def test_events_that_cannot_be_stored_stay_and_block_no_others(system: System, history: Watched, mover: Mover) -> None:
     events = [settle(system) for _ in range(6)]
     history.refused = set(events[:3])
-    moved = [move(mover).moved for _ in range(4)]
+    moved = [move(mover, 2).moved for _ in range(4)]
     assert sum(moved) == 3
     assert {one for one in events if system.status(one) == "settled"} == history.refused
     mover._began -= history_mover.WALK_EVERY
     assert move(mover) == Slice(0, 0)
     assert mover.left == dict.fromkeys(history.refused, "too deep")
     history.refused = set()
-    assert sum(move(mover).moved for _ in range(2)) == 3
+    assert sum(move(mover, 2).moved for _ in range(2)) == 3
     mover._began -= history_mover.WALK_EVERY
     move(mover)
     assert mover.left == {}
@@ -154,13 +152,24 @@ def test_a_young_event_stays(system: System, mover: Mover) -> None:
 
 
 def test_pauses_grow_with_the_load_of_others() -> None:
-    assert pause_after(0.1, 0.0) == pause_after(0.1, 0.39) == 0
-    assert pause_after(0.1, 0.5) == pytest.approx(0.1)
-    assert pause_after(0.1, 0.9) == pytest.approx(2.0)
+    assert pause_after(0.5, 0.0) == pause_after(0.5, 0.39) == LOOK_SECONDS
+    pauses = [pause_after(0.5, load) for load in (0.45, 0.5, 0.6, 0.7, 0.8)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] > LOOK_SECONDS
+    assert pauses[2] == pytest.approx(0.5, rel=0.2), "half of the time at half way"
+    assert pauses[-1] == pytest.approx(0.5 * 19) == pause_after(0.5, 1.0)
+    assert slice_at(0.3) > slice_at(0.4)
 
 
-def test_the_load_is_that_of_the_server_too(system: System) -> None:
-    load = Load(system.client)
-    assert 0 <= load.share() <= 1
-    system.client.eval("for _ = 1, 2e7 do end", 0)
-    assert load.share() > 0.2
+def test_the_load_is_that_of_the_server_too_and_only_since_the_start(
+    own_redis: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_mover, "_processor_seconds", lambda: (0.0, 0.0))
+    load = Load(own_redis.client)
+    assert load.share() == 1.0, "it is not known yet"
+    load.start()
+    own_redis.client.eval("for _ = 1, 2e7 do end", 0)
+    busy = load.share()
+    load.start()
+    time.sleep(0.2)  # the server has nothing to do
+    assert load.share() < busy / 2 < 0.6
