@@ -140,7 +140,9 @@ class AllEvents:
         size = 0
         for at in range(0, len(missing), READ_AT_ONCE):
             for past in self._history.events(missing[at : at + READ_AT_ONCE]):
-                found.append(_whole_event(past))
+                found.append(
+                    WholeEvent(past.id, past.accepted_at, past.settled_at, past.fields, past.content, past.once)
+                )
                 size += len(past.content or b"")
                 if size > RESTORE_BYTES:
                     self._moves.restore(found)
