@@ -338,7 +338,7 @@ def _run(
         due_at=due_at(handler) if state == RunState.LATER else None,
         reason=detail.get("reason"),
         order=OrderPlace(key, key.endswith(f":!{event_id}")) if key else None,
-        merged=tuple(fields.get(f"m:{handler}", b"").decode().split()) if state in _MERGED_IN else (),
+        merged=tuple(fields.get(b"m:" + name, b"").decode().split()) if state in _MERGED_IN else (),
     )
 
 
