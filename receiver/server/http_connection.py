@@ -40,11 +40,11 @@ SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 STOP_SECONDS = 0.2
 """When the process stops, how long a connection that has sent nothing stays open: its request may be on the way."""
+YOUNG_SECONDS = 0.2
+"""For so long a connection does not end for new ones: its request may be there, and the loop has not looked at it."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 State = Literal["idle", "receiving", "complete", "served", "sending", "lingering"]
-MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")
-"""Which connections may end for new ones."""
 Serve = Callable[["HttpConnection", HttpRequest], None]
 """Called with each request. In the end `answer` or `fail` must be called for it."""
 
@@ -67,6 +67,8 @@ class OpenConnections:
         self.all: set[HttpConnection] = set()
         self.most = connections_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self.stopping = False
+        self.crowded = False
+        """New connections wait, and no open one may end for them."""
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
         """Where the loop receives. Each connection takes out its bytes at once."""
         self._counted = logs.CountedLog(logs.get("receiver"))
@@ -76,16 +78,35 @@ class OpenConnections:
         """How long a connection may wait for its next request."""
         return STOP_SECONDS if self.stopping else KEEP_ALIVE_SECONDS
 
+    @property
+    def keep_alive(self) -> bool:
+        """Whether a connection may stay open after an answer."""
+        return not (self.stopping or self.crowded)
+
+    def space_for(self, count: int) -> int:
+        """How many new connections may come, at most this number. The oldest ones end for them, when they are here."""
+        free = self.most - len(self.all)
+        return count if free >= count else min(count, max(0, free) + len(self._replaceable()))
+
     def make_space(self, new: int) -> None:
         """End the oldest connections if there are too many with the new ones."""
         excess = len(self.all) + new - self.most
         if excess > 0:
             self.end_oldest(excess)
 
+    def _replaceable(self) -> list[HttpConnection]:
+        """Those that only wait for their sender. A request that has arrived is answered."""
+        now = monotonic()
+        return [
+            one
+            for one in self.all
+            if one.state == "lingering"
+            or (one.state in ("idle", "receiving") and not one.has_step and now - one.since > YOUNG_SECONDS)
+        ]
+
     def end_oldest(self, count: int) -> None:
         """End those that linger, then those that have been idle, or have been sending a request, longest."""
-        oldest = [one for one in self.all if one.state in MAY_END]
-        oldest.sort(key=lambda one: (one.state != "lingering", one.since))
+        oldest = sorted(self._replaceable(), key=lambda one: (one.state != "lingering", one.since))
         for connection in oldest[:count]:
             end(connection)
             self._counted.add("connections ended for new ones")
@@ -119,7 +140,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._reader = RequestReader(others.max_body)
         self._unread = b""
         self._request: HttpRequest | None = None
-        self._waits = False
+        self.has_step = False
         """A step of this connection is waiting for its turn."""
         self._receives = True
         self._ended = self._paused = self._closing = False
@@ -186,8 +207,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.deadline = self.since + seconds
 
     def _schedule(self, size: int) -> None:
-        if not self._waits:
-            self._waits = True
+        if not self.has_step:
+            self.has_step = True
             self._others.turns.add(self._step, size)
 
     def _step(self) -> None:
@@ -196,7 +217,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         It is two steps, so that all requests of a turn are read, then all are served: the processor's caches then save
         a fifth of the work. And a large body is served after small ones.
         """
-        self._waits = False
+        self.has_step = False
         try:
             if self.state == "complete" and self._request:
                 self.state = "served"
@@ -239,7 +260,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Send the answer to the request that is served."""
         request, self._request = self._request, None
         assert request
-        keep_alive = request.keep_alive and not self._others.stopping
+        keep_alive = request.keep_alive and self._others.keep_alive
         data = to_bytes(answer, now=time(), close=not keep_alive, minor=request.minor, method=request.method)
         self._send(data, keep_alive=keep_alive)
 

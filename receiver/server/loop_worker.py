@@ -53,7 +53,7 @@ class LoopWorker(Worker):
             self._loop.add_signal_handler(number, self._loop.stop)
         for listener in self.sockets:
             listener.setblocking(False)
-            self._loop.add_reader(listener, self._accept, listener)
+        self._listen()
         self._notify_at, self._stop_at = 0.0, float("inf")
         self._check()
         self._loop.run_forever()
@@ -68,10 +68,19 @@ class LoopWorker(Worker):
             turns, deliveries.serve, max_body=config.receiver.max_body, read_seconds=config.receiver.read_timeout
         )
 
+    def _listen(self) -> None:
+        self._connections.crowded = False
+        for listener in self.sockets:
+            self._loop.add_reader(listener, self._accept, listener)
+
     def _accept(self, listener: Any) -> None:
         """Accept a few connections: the others in the queue may be for another process. Accept more each time that
         some are left: while the loop is busy, cheap connections would keep senders waiting in a full queue."""
-        for _ in range(self._accept_at_once):
+        space = self._connections.space_for(self._accept_at_once + len(self._accepting)) - len(self._accepting)
+        if space <= 0:
+            self._connections.crowded = True
+            self._loop.remove_reader(listener)  # until the next check
+        for _ in range(space):
             try:
                 sock, _address = listener.accept()
             except OSError as error:  # there are no more, the sender is gone, or there are no descriptors
@@ -102,6 +111,8 @@ class LoopWorker(Worker):
             self._stop()
         if self._connections.stopping and (now > self._stop_at or not (self._connections.all or self._accepting)):
             self._loop.stop()
+        if self._connections.crowded and not self._connections.stopping:
+            self._listen()
         self._connections.check()
         self._commit.check()
 

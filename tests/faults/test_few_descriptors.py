@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import time
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from receiver.server.http_connection import RESERVED_DESCRIPTORS
 from receiver.server.web import DESCRIPTORS
@@ -16,7 +19,7 @@ from tests.support.attackers import start_flood
 from tests.support.bad_input import Corpus
 from tests.support.harness import System, children_of, eventually, own_server
 from tests.support.programs import Process
-from tests.support.raw_http import exchange
+from tests.support.raw_http import exchange, read_answer
 
 LIMIT = 256
 WATCHED_SECONDS = 5.0
@@ -88,3 +91,34 @@ def deliver_and_watch(port: int, corpus: Corpus, worker: int) -> tuple[Counter[i
         statuses[exchange(port, one).status] += 1
         slowest, most = max(slowest, time.monotonic() - began), max(most, descriptors(worker))
     return statuses, slowest, most
+
+
+@pytest.fixture
+def crowded(system: System) -> System:
+    """A web process with 156 places for connections."""
+    start_web(system, f"ulimit -n {LIMIT}")
+    return system
+
+
+def test_a_burst_of_more_deliveries_than_connections_is_answered(crowded: System) -> None:
+    """Each on a connection of its own, as after an outage: the ones behind wait, and none is ended for another."""
+    corpus, senders = Corpus(crowded.config), list[socket.socket]()
+    for _ in range(600):
+        senders.append(socket.create_connection(("127.0.0.1", crowded.port), timeout=20))
+        senders[-1].sendall(corpus.signed())
+    statuses = Counter(read_answer(sender).status for sender in senders)
+    for sender in senders:
+        sender.close()
+    assert statuses == {200: 600}
+
+
+def test_busy_connections_leave_a_place_to_a_new_sender(crowded: System) -> None:
+    """They send without a pause, so that none of them ever waits for its sender."""
+    corpus = Corpus(crowded.config)
+    senders = [socket.create_connection(("127.0.0.1", crowded.port), timeout=20) for _ in range(LIMIT)]
+    first = corpus.signed()
+    for sender in senders:
+        sender.sendall(first * 50)
+    assert exchange(crowded.port, corpus.signed()).status == 200
+    for sender in senders:
+        sender.close()

@@ -70,13 +70,34 @@ def test_a_request_that_arrives_ends_after_connections_that_were_idle_before_it(
     for connection in (idle, arriving):
         connection.connection_made(Mock(is_closing=lambda: False))
     arriving._enter("receiving", 10)
+    idle.since, arriving.since = time.monotonic() - 9, time.monotonic() - 8
     connections.end_oldest(1)
     assert connections.all == {arriving}
     later = HttpConnection(connections)
     later.connection_made(Mock())
+    later.since = time.monotonic() - 7
     connections.end_oldest(1)
     loop.close()
     assert arriving.state == "lingering", "it had its time"
+
+
+def test_a_request_that_has_arrived_never_ends_for_new_connections() -> None:
+    """A burst of 2,040 deliveries, each on a connection of its own: 700 of them were answered 408."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
+    connections.most = 2
+    waiting = arriving(connections, request())
+    waiting.since -= 9
+    young = HttpConnection(connections)
+    young.connection_made(Mock(is_closing=lambda: False))
+    assert connections.space_for(16) == 0
+    connections.end_oldest(16)
+    assert connections.all == {waiting, young}
+    young.since -= 9
+    assert connections.space_for(16) == 1
+    connections.make_space(1)
+    loop.close()
+    assert connections.all == {waiting}
 
 
 def arriving(connections: OpenConnections, data: bytes) -> HttpConnection:
