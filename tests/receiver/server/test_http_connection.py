@@ -230,6 +230,7 @@ def test_a_new_connection_ends_after_those_that_were_idle_before_it() -> None:
         connection.connection_made(Mock())
         if connection is answered:
             connection._enter("idle", KEEP_ALIVE_SECONDS)
+        connection.since -= 9
     connections.end_oldest(1)
     loop.close()
     assert connections.all == {new}
