@@ -26,7 +26,7 @@ from benchmarks.comparisons.judging import Judging
 from benchmarks.comparisons.latency import Latency
 from benchmarks.comparisons.links import Links
 from benchmarks.comparisons.memory import Memory
-from benchmarks.comparisons.workers import NoOpRuns, TwoWorkers
+from benchmarks.comparisons.workers import NoOpRuns, Ordered, TwoWorkers
 from benchmarks.processes import PEERS_PYTHON, ROOT
 from receiver.inbox.redis import embedded_server
 
@@ -37,6 +37,7 @@ COMPARISONS: tuple[type[Comparison], ...] = (
     Links,
     Judging,
     NoOpRuns,
+    Ordered,
     Latency,
     FanOut,
     Memory,

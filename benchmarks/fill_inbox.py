@@ -1,6 +1,6 @@
 """Fills an inbox as the receiver would: verified deliveries with unique ids, in groups of 64.
 
-`python -m benchmarks.fill_inbox CONFIG COUNT [BYTES]`
+`python -m benchmarks.fill_inbox CONFIG COUNT [BYTES [RESOURCES]]`: the events are of that many resources, in turn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from receiver.inbox import Inbox, connect
 GROUP = 64
 
 
-def deliveries(config: Config, count: int, *, size: int = 2048) -> Iterator[Delivery]:
+def deliveries(config: Config, count: int, *, size: int = 2048, resources: int = 1) -> Iterator[Delivery]:
     """The first delivery is verified; the others are copies with their own ids."""
     content = load.body(size)
     store = config.known_stores[load.STORE]
@@ -29,13 +29,14 @@ def deliveries(config: Config, count: int, *, size: int = 2048) -> Iterator[Deli
     run = secrets.token_hex(6)
     for number in range(count):
         event_id = f"{run}{number:014d}"
-        event = replace(first.event, id=event_id, delivery_id=f"msg_{event_id}")
+        resource = str(1001 + number % resources)
+        event = replace(first.event, id=event_id, delivery_id=f"msg_{event_id}", resource_id=resource)
         yield replace(first, event=event, first_id="")
 
 
-def fill(inbox: Inbox, config: Config, count: int, *, size: int = 2048) -> None:
+def fill(inbox: Inbox, config: Config, count: int, *, size: int = 2048, resources: int = 1) -> None:
     group: list[Delivery] = []
-    for delivery in deliveries(config, count, size=size):
+    for delivery in deliveries(config, count, size=size, resources=resources):
         group.append(delivery)
         if len(group) == GROUP:
             inbox.accept(group)
@@ -47,4 +48,5 @@ def fill(inbox: Inbox, config: Config, count: int, *, size: int = 2048) -> None:
 if __name__ == "__main__":
     file, number, *rest = sys.argv[1:]
     loaded = config_room.load(Path(file), {})
-    fill(Inbox(connect(loaded.redis.url, timeout=30)), loaded, int(number), size=int(rest[0]) if rest else 2048)
+    sizes = dict(zip(("size", "resources"), map(int, rest), strict=False))
+    fill(Inbox(connect(loaded.redis.url, timeout=30)), loaded, int(number), **sizes)

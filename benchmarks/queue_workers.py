@@ -94,15 +94,16 @@ class QueueWorker(ABC):
 class OwnWorker(QueueWorker):
     """`python -m workers`: worker, child processes and housekeeper."""
 
-    def __init__(self, folder: Path, *, name: str = US, **options: Any) -> None:
+    def __init__(self, folder: Path, *, name: str = US, resources: int = 1, **options: Any) -> None:
         server = Server(folder, f"queue-{name}")
         file = write_config(folder, server, name=f"queue-of-{name}", **options)
         command = [str(OUR_PYTHON), "-m", "workers", "--config", str(file)]
         super().__init__(name, folder, command, server=server, count_file=folder / f"runs-{name}")
-        self._file = file
+        self._file, self._resources = file, resources
 
     def fill(self, runs: int) -> None:
-        command = [sys.executable, "-m", "benchmarks.fill_inbox", str(self._file), str(runs)]
+        command = [sys.executable, "-m", "benchmarks.fill_inbox", str(self._file), str(runs), "2048"]
+        command.append(str(self._resources))
         subprocess.run(command, cwd=ROOT, check=True, timeout=TIMEOUT)
 
 

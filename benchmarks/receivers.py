@@ -41,6 +41,7 @@ from workers import Router
 router = Router("bench")
 """
 NO_OP_HANDLER = '\n@router.on("*")\ndef handle(event, ctx):\n    run_counter.count_run()\n'
+ORDERED_HANDLER = NO_OP_HANDLER.replace('"*"', '"*", order_by="resource"')
 TIMED_HANDLER = '\n@router.on("*")\ndef handle(event, ctx):\n    run_counter.record_start(event.delivery_id)\n'
 SLEEPING_HANDLER = (
     '\n@router.on("*")\ndef handle(event, ctx):\n    import time\n    run_counter.count_run()\n    time.sleep(0.002)\n'

@@ -1,4 +1,4 @@
-"""Workers: the runs of a no-op handler per second, and the throughput of two workers against one."""
+"""Workers: the runs of a no-op handler per second, ordered and not, and the throughput of two workers against one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks import queue_workers
 from benchmarks.comparison import Comparison
-from benchmarks.receivers import SLEEPING_HANDLER
+from benchmarks.receivers import NO_OP_HANDLER, ORDERED_HANDLER, SLEEPING_HANDLER
 from benchmarks.targets import US
 
 STARTS: dict[str, Callable[[Path], queue_workers.QueueWorker]] = {
@@ -51,6 +51,32 @@ class NoOpRuns(Comparison):
         self.stop_later(forking)
         forking.warm_up(20)
         found["rq fork"] = forking.run(seconds=self.timing.seconds)
+        return found
+
+
+class Ordered(Comparison):
+    name = "order"
+    description = "runs/s of a no-op handler with order_by, over 1,000 keys and over one, against the same without"
+    systems = ("1,000 keys", "not ordered", "one key", "one child process")
+
+    def start(self) -> None:
+        self._workers = {
+            name: queue_workers.OwnWorker(
+                self.folder,
+                name=name.replace(" ", "-"),
+                handlers=ORDERED_HANDLER if "key" in name else NO_OP_HANDLER,
+                child_processes=1 if name == "one child process" else 4,
+                resources=1000 if name == "1,000 keys" else 1,
+            )
+            for name in self.systems
+        }
+        for worker in self._workers.values():
+            self.stop_later(worker)
+            worker.warm_up()
+
+    def turn(self, system: str) -> dict[str, float]:
+        found = self._workers[system].run(seconds=self.timing.seconds)
+        self._workers[system].server.trim()
         return found
 
 

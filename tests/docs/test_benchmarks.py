@@ -27,6 +27,8 @@ GOALS = {
     ("workers", "celery"): (5, 15),
     ("workers", "dramatiq"): (2, 5),
     ("workers", "huey"): (1.2, 3),
+    ("order", "not ordered"): (0.6, 0.8),
+    ("order", "one child process"): (0.8, 1.0),
     ("latency", "naive"): (0.4, 0.2),
     ("fanout", "enqueue_many"): (7, 10),
     ("memory", "naive"): (0.4, 0.25),

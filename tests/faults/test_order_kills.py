@@ -112,6 +112,9 @@ class OrderedSoak(Soak):
         self.stored = 0
 
     def _send_until_stopped(self, number: int) -> None:
+        """Begins when a worker has declared the handler: events from before may run in another order."""
+        while not self._is_ordered() and not self._stop.is_set():
+            self._stop.wait(0.02)
         choices = random.Random(number)
         planned = [(n // self.width % self.turns, self._resource_of(n)) for n in range(self.events)]
         # Each is sent at most about 50 places from its place.
@@ -124,6 +127,11 @@ class OrderedSoak(Soak):
                     continue
                 self.system.inbox.accept([delivery(turn, resource) for turn, resource in group])
                 self.stored += len(group)
+
+    def _is_ordered(self) -> bool:
+        with suppress(RedisError):
+            return bool(self.system.client.exists(keys.PREFIX + "ordered"))
+        return False
 
     def _resource_of(self, number: int) -> int:
         return number % self.width + self.width * (number // (self.width * self.turns))
