@@ -9,12 +9,11 @@ local checked, leaderless -- keys that have queued runs; those of them that have
 -- Whether an item is in none of the sets. False if one of them is damaged, so that it is not known, and if it could not
 -- be made ready.
 local function is_stranded(item, handler, store, mark)
-  if redis.pcall('HEXISTS', P .. 'quarantined', item) ~= 0 then return false end
-  if type(redis.pcall('HLEN', P .. 'fair:' .. handler)) == 'table' then return false end
-  for _, state in ipairs({ 'ready', 'leased', 'later', 'held', mark and 'queued' }) do
+  for _, state in ipairs({ 'ready', 'leased', 'later', 'held', mark and 'queued' }) do -- most are found at once
     if redis.pcall('ZSCORE', set_of(state, handler, store, mark), item) ~= false then return false end
   end
-  return true
+  if redis.pcall('HEXISTS', P .. 'quarantined', item) ~= 0 then return false end
+  return type(redis.pcall('HLEN', P .. 'fair:' .. handler)) ~= 'table'
 end
 
 -- A leased run may be running: its worker renews the lease, or it lapses. One that waits until later waits its whole delay
