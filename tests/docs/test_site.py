@@ -35,6 +35,23 @@ def test_the_navigation_lists_every_page_once() -> None:
     assert sorted(listed) == sorted(PAGES)
 
 
+def lists_without_an_empty_line(text: str) -> list[str]:
+    """Lines that begin a list or a table right after a paragraph: the site would show them as its text."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^(?! |- |\d+\. |\|).+\n((?:- |\d+\. |\|).*)$", text, flags=re.MULTILINE)
+    return [str(line) for line in found]
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_an_empty_line_is_before_each_list(page: str) -> None:
+    assert lists_without_an_empty_line((ROOT / "docs" / page).read_text()) == []
+
+
+def test_a_list_without_an_empty_line_is_detected() -> None:
+    assert lists_without_an_empty_line("A text.\n- one\n- two\n") == ["- one"]
+    assert lists_without_an_empty_line("A text.\n\n- one\n  more\n- two\n\n| a | b |\n") == []
+
+
 class Found(HTMLParser):
     """What a page of the site links to, what it loads, and the anchors that it has."""
 
