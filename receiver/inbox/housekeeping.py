@@ -11,6 +11,7 @@ from redis import Redis
 from receiver.inbox.leases import LEASE_MS, LOSSES_ALLOWED
 from receiver.inbox.model import DECLARATION_MS
 from receiver.inbox.redis import script_runner
+from receiver.inbox.sampling import Sampler
 
 TICK_SLICE = 1_000
 TRIM_SLICE = 500
@@ -30,6 +31,7 @@ class FailedRun(NamedTuple):
 class Housekeeping:
     def __init__(self, client: Redis) -> None:
         self.client = client
+        self.sampler = Sampler(client)
         self._position: bytes | str = ""
         self._skip_failures = 0
 

@@ -39,6 +39,9 @@ Events
     bodies_removed_until    string  The time (ms) up to which the bodies of settled events were removed.
     same:{id}       string  The id of the event that a spooled delivery is or repeats. The sender was told this one.
     n               hash    Every counter: "name|store", or "name" where it belongs to no store.
+    series:10, series:300, series:3600      string  The counters as they were every 10 s, 5 min and hour: a ring of
+                            slots; see queries/time_series.py.
+    hours:{store}   string  The same of one store, every hour.
     t:{store}       hash    The event names that a store has sent: n:{name} how often, l:{name} when last (ms). The
                             number of names is limited; the others are counted under the empty name.
 

@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 TICK_EVERY = 0.5
 TICKS_AT_ONCE = 20
 """Maximum number of full slices in one round: much work that is due at one moment does not wait for the next round."""
-MAINTENANCE = ((maintenance.retention, 5.0), (maintenance.orphans, 10.0), (maintenance.stranded, 1.0))
+MAINTENANCE = (
+    (maintenance.retention, 5.0),
+    (maintenance.orphans, 10.0),
+    (maintenance.stranded, 1.0),
+    (maintenance.sample, 0.5),
+)
 
 log = logs.get("housekeeper")
 

@@ -42,6 +42,11 @@ def _trim_to_newest(housekeeping: Housekeeping, store: str, *, keep: int, window
     return total
 
 
+def sample(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  all tasks are called alike
+    """Write the counters into their time series, at the beginning of each ten seconds."""
+    housekeeping.sampler.sample()
+
+
 def stranded(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  all tasks are called alike
     """Put items back that are in no set: a key was damaged, or removed by hand."""
     if many := housekeeping.put_back_stranded():

@@ -90,6 +90,7 @@ local function write_end(item, id, handler, run, about, outcome, detail, delay)
       postpone(id, handler, item, run, detail, delay)
     end
     join_group(id, handler, store, 'retrying', detail)
+    count('retried', store, 1)
   else
     run.state = outcome
     end_without_failure(id, handler, run, detail, store, tonumber(about[5] or 1) - 1, tonumber(about[6] or 0))

@@ -26,6 +26,7 @@ _LOST = {
     "history_place": "without it, the next host that moves events to SQLite counts as the one that has the history",
     "seen": "without it, hosts report that Redis lacks events, until `storehooks hosts accept`",
     "writes loops": "without it, suspected loops are not listed, and may be quick again for a moment",
+    "series:10 series:300 series:3600 hours:{store}": "without it, charts begin anew",
     "n t:{store}": "without it, its counts begin at 0 again",
     "ready:{lane} leased later held:{store}": "without it, the housekeeper puts its runs back within minutes",
     "order:{lane}": "without it, two runs of an order key may overlap until the housekeeper has read all records, and "

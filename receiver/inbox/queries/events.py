@@ -21,7 +21,18 @@ from receiver.inbox.queries.damage import DAMAGED, DamagedRecord, as_text, read_
 from receiver.inbox.queries.event_pages import EventPages
 from receiver.inbox.redis.connecting import server_ms
 
-COUNTED = ("accepted", "duplicates", "refused", "settled", "open", "failed", "conflicts", "altered", "unkeyed")
+COUNTED = (
+    "accepted",
+    "duplicates",
+    "refused",
+    "settled",
+    "open",
+    "failed",
+    "conflicts",
+    "altered",
+    "unkeyed",
+    "retried",
+)
 _SUMMARY = ("store", "topic", "delivery", "resource", "received", "source", "state")
 _PAGE = 200
 SILENT_SECONDS = 10.0
