@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from receiver.config import Config
 from receiver.contract.stored_headers import SealHeader
@@ -17,6 +17,8 @@ from receiver.delivery.secret_cache import SecretCache
 from receiver.delivery.storage import DeliveryStorage
 from receiver.inbox import Inbox, connect_to
 from receiver.inbox.counter_buffer import CounterBuffer
+from receiver.inbox.host_refusals import publish_refusals
+from receiver.inbox.keys import host_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,11 @@ def start_pipeline(config: Config) -> DeliveryPipeline:
     drain.start()
     secrets = SecretCache(config, client)
     secrets.start()
-    refusals = RefusalLog(config.data_dir, config.receiver.refused)
+    refusals = RefusalLog(
+        config.data_dir,
+        config.receiver.refused,
+        lambda stores: publish_refusals(client, host_of(config.data_dir), map(astuple, stores)),
+    )
     counts, seal = CounterBuffer(client), header_seal(config)
     admission = Admission(config.known_stores, imitation_key(config), secrets, counts, refusals, seal)
     return DeliveryPipeline(admission, storage)

@@ -8,18 +8,24 @@ oldest body; the line about that refusal stays.
 from __future__ import annotations
 
 import atexit
+import sqlite3
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from redis.exceptions import RedisError
+
 from receiver import logs
 from receiver.config.values import Bounds
-from receiver.spool import REFUSED_FILE, Refusal, Refusals, is_damage, open_refusals, rename
+from receiver.spool import REFUSED_FILE, Refusal, Refusals, StoreRefusals, is_damage, open_refusals, rename
 
 WRITE_EVERY = 0.5
 TRIM_EVERY = 600.0
+REPORT_EVERY = 10.0
 MAX_BYTES = 4 << 20
 MAX_LINES = 4_000
 
@@ -82,8 +88,12 @@ class RefusalBuffer:
 class RefusalLog:
     """Takes refusals from the threads that answer requests; one thread writes them."""
 
-    def __init__(self, data_dir: Path, bounds: Bounds) -> None:
-        self._data_dir, self._bounds = data_dir, bounds
+    def __init__(
+        self, data_dir: Path, bounds: Bounds, report: Callable[[Iterable[StoreRefusals]], None] | None = None
+    ) -> None:
+        """`report` publishes what the file has, for other hosts; it may raise RedisError."""
+        self._data_dir, self._bounds, self._report = data_dir, bounds, report
+        self._unreported, self._report_after = False, 0.0
         self._buffer = RefusalBuffer()
         self._lock = threading.Lock()
         self._wake_up = threading.Event()
@@ -123,6 +133,7 @@ class RefusalLog:
             try:
                 self._refusals = self._refusals or open_refusals(self._data_dir)
                 self._refusals.add(refusals, bounds=self._bounds, now=time.time())
+                self._unreported = True
                 return
             except Exception as error:
                 self._refusals = None
@@ -142,9 +153,19 @@ class RefusalLog:
             if self._refusals is not None:
                 self._refusals.close()
 
+    def _report_if_due(self) -> None:
+        """Publish the sum of the file, at most every REPORT_EVERY seconds."""
+        if self._report is None or not self._unreported or time.monotonic() < self._report_after:
+            return
+        self._report_after = time.monotonic() + REPORT_EVERY
+        with self._writing, suppress(RedisError, sqlite3.Error):  # then it is tried again
+            self._report(self._refusals.by_store(named=False) if self._refusals else ())
+            self._unreported = False
+
     def _write_forever(self) -> None:
         while True:
             self._wake_up.clear()
             self.flush()
+            self._report_if_due()
             time.sleep(WRITE_EVERY)
-            self._wake_up.wait(TRIM_EVERY)
+            self._wake_up.wait(REPORT_EVERY if self._report and self._unreported else TRIM_EVERY)

@@ -14,7 +14,7 @@ from receiver.contract.failure_groups import group_id
 from receiver.contract.intake import Delivery
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
-from receiver.inbox.model import pack
+from receiver.inbox.model import pack, resource_digest
 from receiver.inbox.redis.raw_connection import Argument
 from receiver.inbox.redis.script_runner import ScriptCall
 
@@ -115,6 +115,8 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int, wait
         delivery.first_id,
         int(waited * 1000),
         1 if delivery.others_count else 0,
+        delivery.signed_with,
+        resource_digest(event.store, event.topic, event.resource_id) if event.resource_id else "",
     ]
 
 

@@ -16,6 +16,7 @@ from receiver.inbox.sampling import Sampler
 TICK_SLICE = 1_000
 TRIM_SLICE = 500
 STRANDED_SLICE = 500
+OPEN_SLICE = 500
 
 
 class FailedRun(NamedTuple):
@@ -47,6 +48,10 @@ class Housekeeping:
         reply = script_runner.run_one(self.client, "stranded", self._position, STRANDED_SLICE, LEASE_MS)
         self._position = reply[0]
         return int(reply[1])
+
+    def advance_open(self) -> int:
+        """Move the time before which no event is open on, over a slice of events. Returns how many were passed."""
+        return int(script_runner.run_one(self.client, "advance_open", OPEN_SLICE))
 
     def trim(self, *, bodies: float, records: float, failures: float = 0) -> tuple[int, int, int]:
         """Remove a slice of what is older than these ages (s). Returns the numbers of (bodies, records, failures)."""

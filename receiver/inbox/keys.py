@@ -12,12 +12,16 @@ Events
     e:{id}          hash    An event: v store topic theirs delivery resource received occurred source data_path
                             digest (of the body) state (open, settled, failed) open (number of open runs)
                             bad (number of failed runs) reason
+                            secret (fingerprint of the one that it was signed with) earlier (when the event before it
+                            of the same resource was accepted, us)
                             repeated (when its last duplicate arrived, ms). For each handler:
                             r:{handler}  the run: "state attempts losses queue token", and then "urgent" if it begins
-                                         although its handler is paused. A run that waits until later has its delay
-                                         (ms) in place of the token, as has a queued one that is delayed. r: is the
-                                         event before routing.
+                                         although its handler is paused. In place of the token, a run that waits until
+                                         later has its delay (ms), as has a queued one that is delayed; and one that
+                                         has ended, when it did (ms). r: is the event before routing.
                             x:{handler}  the result of the last attempt, as JSON.
+                            a:{handler}  its last 10 failed attempts, the newest first, a line of JSON for each: when it
+                                         ended (ms), its duration (ms), version, error.
                             k:{handler}  the mark of an ordered run: "c KEY", or "s KEY" if the key stops at a failure,
                                          "m KEY" if runs are merged.
                             m:{handler}  the events whose runs are merged into this one, while it is leased and then.
@@ -35,6 +39,8 @@ Events
     ix, ix:{store}  zset    Event ids by time of acceptance, of all stores and of one: the server's time in us. Each
                             event has a later one than all before it, so that a cursor misses none.
     accepted_until  string  No event was accepted after this time (us), and the next one will be.
+    open_since      string  No event that was accepted before this time (us) is open. There may be a later such time.
+    resources       hash    When the newest event of each resource was accepted (us), by a digest of store, kind and id.
     done            zset    Settled events by time (ms). Only these are removed by age, or moved to the history.
     bodies_removed_until    string  The time (ms) up to which the bodies of settled events were removed.
     same:{id}       string  The id of the event that a spooled delivery is or repeats. The sender was told this one.
@@ -113,11 +119,17 @@ Handlers and processes
                             The worker "@" is all of them, before the server lost data.
     declarations_version    string  Grows whenever the declarations change, so that routing by old ones is noticed: the
                             time of the last change (ms), or one more than before.
+    versions:{handler}      zset    The last 50 versions of a handler by when each was first declared (ms).
+    runs:{day}:{handler}    hash    The runs of a handler that ended on a day: how many by outcome, by
+                            duration (d) and by waiting time (w), both as a power of two in us. Expires. See
+                            run_statistics.py.
     declared_since  string  When the first declaration was made at this server (ms), which may be new or emptied.
     plugin_fault:{worker}   string  Why a worker cannot load a plugin any more. Expires.
     leader          string  The housekeeper that does the work for all of them.
     spools          hash    host:data_dir -> what waits in its spool, as JSON: state, count, oldest, at. A receiver that
                             stops with an empty spool removes its field; one that is silent may have more than count.
+    refusals        hash    host:data_dir -> the sum of the refused deliveries that it stores, as JSON; see
+                            host_refusals.py.
     history_place   string  "id host:data_dir": the directory with the past events, and its host. Only with SQLite.
     history         string  How moving events to the history went last, as the housekeeper reports it, as JSON. Expires.
     journal         channel Outcomes of runs, a list of them in each message.
@@ -189,6 +201,10 @@ GROUP = PREFIX + "g:"
 GROUP_RUNS = PREFIX + "gr:"
 CURSOR = PREFIX + "replay:"
 INDEX = PREFIX + "ix"
+OPEN_SINCE = PREFIX + "open_since"
+RESOURCES = PREFIX + "resources"
+RUNS = PREFIX + "runs:"
+VERSIONS = PREFIX + "versions:"
 DONE = PREFIX + "done"
 ACCEPTED_UNTIL = PREFIX + "accepted_until"
 FORMAT = PREFIX + "format"
@@ -217,6 +233,7 @@ REMOVED = PREFIX + "removed"
 SPOOLS = PREFIX + "spools"
 QUARANTINED = PREFIX + "quarantined"
 PLUGIN_FAULT = PREFIX + "plugin_fault:"
+REFUSALS = PREFIX + "refusals"
 HISTORY_PLACE = PREFIX + "history_place"
 LEADER = PREFIX + "leader"
 HISTORY = PREFIX + "history"

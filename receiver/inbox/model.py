@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -200,6 +201,12 @@ def unpack(blob: bytes | None) -> tuple[dict[str, str], bytes]:
         return orjson.loads(line), body
     except orjson.JSONDecodeError:
         return {}, blob or b""
+
+
+def resource_digest(store: str, topic: str, resource_id: str) -> str:
+    """By which the newest event of a resource is found; the same as in lua/shared/resources.lua."""
+    text = f"{store}|{topic.partition('.')[0]}|{resource_id}"
+    return hashlib.sha1(text.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()[:12]
 
 
 def from_ms(ms: float) -> datetime:

@@ -199,13 +199,14 @@ class Refusals:
             last = rows[-1][0]
             yield [one for row in rows if (one := _with_body(row)).has_body]
 
-    def by_store(self) -> list[StoreRefusals]:
-        """The refusals of each store under the name to show for it, the most first."""
+    def by_store(self, *, named: bool = True) -> list[StoreRefusals]:
+        """The refusals of each store, the most first; those of stores that are not configured by the name in their URL,
+        or all together."""
         rows = self._db.execute(
-            "SELECT CASE WHEN r.store = ? AND r.named <> '' THEN r.named ELSE r.store END AS name, "  # noqa: S608
+            "SELECT CASE WHEN ? AND r.store = ? AND r.named <> '' THEN r.named ELSE r.store END AS name, "  # noqa: S608
             f"r.reason, count(*), count(b.id), min(r.at), max(r.at) FROM {_LINES} "
             "LEFT JOIN refused_body b ON b.id = r.id GROUP BY name, r.reason ORDER BY name, count(*) DESC",
-            (UNKNOWN_STORE,),
+            (named, UNKNOWN_STORE),
         ).fetchall()
         stores = []
         for name in dict.fromkeys(row[0] for row in rows):

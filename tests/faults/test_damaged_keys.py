@@ -39,6 +39,7 @@ OF_RQ = {
 OF_ONE_EVENT = (
     *("e:", "b:", "d:", "same:", "spool_counted:", "replay:", "o:", "st:", "plugin_fault:", "sub:lock:", "queued:"),
     *("session:", "link:", "login:", "wait:"),
+    "runs:",
 )
 """Keys of one event, one delivery, one order key, one process or one login, which doctor does not search for."""
 Run = Callable[[str], tuple[object, str, str]]
@@ -98,7 +99,7 @@ def fill(system: System) -> dict[str, str]:
     return {
         "id": failed.stored.id, "event": failed.stored.id, "store": "north", "lane": GREET, "handler": GREET,
         "group": group.decode(), "limit": "erp", "plugin": "shop", "worker": WORKER, "name": "all", "token": "t",
-        "m": "m", "span": "1", "kind": "order", "mark": "m", "key": "north:order:1",
+        "m": "m", "span": "1", "day": "2026-11-16", "kind": "order", "mark": "m", "key": "north:order:1",
     }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from redis import Redis
 
 from receiver.contract.event import Event
 from receiver.inbox import EventQueries, FailureQueries, keys
+from receiver.inbox.model import resource_digest
 
 OPEN = ("ready", "leased", "later", "held", "queued")
 DONE = keys.PREFIX + "done"
@@ -41,7 +42,8 @@ class InboxAudit:
         self._active = {name: _text(client.hgetall(keys.ORDER + name)) for name in handlers}
         sets = [*self._lanes, *self._held, *self._queued, keys.LEASED, keys.LATER, keys.FAILED, DONE, keys.INDEX]
         indexes = [keys.index_of(store) for store in stores]
-        records, self._bodies, members, slots, self._quarantined = self._read([*sets, *indexes], keys.SLOTS + limit)
+        found = self._read([*sets, *indexes], keys.SLOTS + limit)
+        records, self._bodies, members, slots, self._quarantined, self._accepted, self._open_since, self._linked = found
         self._records: dict[str, dict[str, str]] = records
         self._members: dict[str, list[str]] = members
         self._slots: dict[str, str] = slots
@@ -59,6 +61,7 @@ class InboxAudit:
         for name in sets:
             pipeline.zrange(name, 0, -1)
         pipeline.hgetall(slots).hlen(keys.QUARANTINED)
+        pipeline.zrange(keys.INDEX, 0, -1, withscores=True).get(keys.OPEN_SINCE).hgetall(keys.RESOURCES)
         replies = iter(pipeline.execute())
         pairs = [(event, _text(next(replies)), next(replies)) for event in self._stores]
         records = {event: record for event, record, _ in pairs}
@@ -69,6 +72,9 @@ class InboxAudit:
             {name: [one.decode() for one in next(replies)] for name in sets},
             _text(next(replies)),
             next(replies),
+            {event.decode(): int(score) for event, score in next(replies)},
+            int(next(replies) or 0),
+            _text(next(replies)),
         )
 
     @property
@@ -150,6 +156,18 @@ class InboxAudit:
             assert named[place] <= active.get(place, set()) | stopping.get(place, set()), place
         names = {f"{keys.QUEUED}{name}:{key}" for name, key in queued}
         assert set(self._queued) == names
+
+    def what_is_remembered_is_true(self) -> None:
+        """When runs ended, since when events are open, and how the events of a resource are linked."""
+        assert all(one.token.isdecimal() for one in self.items if one.state in ("done", "dropped", "failed"))
+        accepted = self._accepted
+        assert all(accepted[event] >= self._open_since for event, state in self.states.items() if state == "open")
+        newest: dict[str, int] = {}
+        for event, record in self._records.items():
+            digest = resource_digest(record["store"], record["topic"], record["resource"])
+            newest[digest] = max(newest.get(digest, 0), accepted[event])
+            assert int(record.get("earlier", 0)) < accepted[event]
+        assert {digest: int(time) for digest, time in self._linked.items()}.items() <= newest.items()
 
     def the_failure_groups_match_the_records(self) -> None:
         marks = Counter(

@@ -182,6 +182,8 @@ def _show_summary(record: EventRecord) -> None:
     why = f" ({record.reason})" if record.reason else ""
     output.field("status", output.state(event.status, f"{event.status}{why}"), wide=10)
     delivery = f", delivery {event.delivery_id}" if event.delivery_id else ""
+    if record.signed_with:
+        output.field("signed", f"secret {record.signed_with}", wide=10)
     output.field("received", f"{output.clock(event.received_at)} from {event.source}{delivery}", wide=10)
 
 
@@ -279,4 +281,5 @@ def _record_json(record: EventRecord) -> dict[str, Any]:
         payload = orjson.loads(record.body)
     except orjson.JSONDecodeError:
         payload = form_fields(record.body) or record.body.decode("utf-8", "replace")
-    return {**asdict(record.summary), "headers": record.headers, "payload": payload, "runs": record.runs}
+    secret = {"signed_with": record.signed_with}
+    return {**asdict(record.summary), **secret, "headers": record.headers, "payload": payload, "runs": record.runs}

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -22,7 +23,14 @@ from receiver.inbox.history_moves import HistoryMoves
 from receiver.inbox.model import to_number
 from receiver.inbox.outcomes import EventStatus
 from receiver.inbox.queries.cursors import MAX_SCANNED, MAX_SCANNED_BYTES, Cursor
-from receiver.inbox.queries.event_pages import PAGE, EventPage, EventPages, WholeEvent
+from receiver.inbox.queries.event_pages import (
+    PAGE,
+    EventPage,
+    EventPages,
+    WholeEvent,
+    newest_of_resource,
+    open_since,
+)
 from receiver.inbox.queries.events import EventRecord, EventSummary, read_summary
 from receiver.inbox.queries.runs import EventRuns, RunQueries, event_runs
 from workers.history.event_filter import EventFilter
@@ -69,6 +77,8 @@ class AllEvents:
         Then it says how far back it looked.
         """
         history = self._history if status in (None, EventStatus.SETTLED) else None
+        if status == EventStatus.OPEN:
+            wanted = replace(wanted, since=max(wanted.since, open_since(self._client)))
         return _Search(self._client, history, wanted, status, limit, seconds).run(before)
 
     def find_id(self, which: str) -> str:
@@ -83,6 +93,22 @@ class AllEvents:
             if found == which:
                 raise
             return found
+
+    def of_resource(self, *, store: str, kind: str, resource_id: str, limit: int = 10) -> list[PastEvent]:
+        """The newest events of a resource, such as an order, the newest first, with their bodies."""
+        newest = newest_of_resource(self._client, store=store, kind=kind, resource_id=resource_id)
+        walk = _ResourceWalk(self._client, self._history, store, kind, resource_id)
+        return list(islice(walk.begin(Position(LAST_TIME, ""), newest), limit))
+
+    def earlier_of_resource(self, event_id: str, *, limit: int = 10) -> list[PastEvent]:
+        """The events of the same resource that were accepted before an event, the newest first, with their bodies."""
+        accepted = self._client.zscore(keys.INDEX, event_id)
+        here = EventPages(self._client).accepted_at(int(accepted)) if accepted else None
+        one = _past_event(here) if here else self._past(event_id)
+        if one is None or not one.event.resource_id:
+            return []
+        walk = _ResourceWalk(self._client, self._history, one.event.store, _kind(one.event), one.event.resource_id)
+        return list(islice(walk.before(one), limit))
 
     def event(self, event_id: str) -> EventRecord | None:
         """One event with its runs. Raises DamagedRecord, HistoryError."""
@@ -187,6 +213,47 @@ class AllEvents:
             start, span = until, span * 2 if len(found.events) < 2 * PAGE else span
 
 
+class _ResourceWalk:
+    """From one event of a resource to the next earlier one, in both places.
+
+    Each record says when the one before was accepted. That is not known once the newest event has left Redis before the
+    next one came: then the history is searched.
+    """
+
+    def __init__(self, client: Redis, history: HistoryDatabase | None, store: str, kind: str, resource_id: str) -> None:
+        self._pages, self._history = EventPages(client, content=True), history
+        self._resource = (store, kind, resource_id)
+
+    def begin(self, before: Position, accepted: int | None) -> Iterator[PastEvent]:
+        one = self._at(accepted) if accepted else None
+        one = one or self._search(before)
+        if one is not None:
+            yield one
+            yield from self.before(one)
+
+    def before(self, one: PastEvent) -> Iterator[PastEvent]:
+        accepted = to_number(one.fields.get(b"earlier"))
+        yield from self.begin(one.position, accepted if 0 < accepted < one.accepted_at else None)
+
+    def _at(self, accepted: int) -> PastEvent | None:
+        if found := self._pages.accepted_at(accepted):
+            return self._if_its_own(_past_event(found))
+        return self._search(Position(accepted + 1, ""), since=accepted)
+
+    def _search(self, before: Position, since: int = 0) -> PastEvent | None:
+        if self._history is None:
+            return None
+        store, kind, resource_id = self._resource
+        wanted = EventFilter(store=store, topic=f"{kind}*", resource_id=resource_id, since=since)
+        found = self._history.find(wanted, before=before, limit=1, seconds=1.0, content=True).events
+        return self._if_its_own(found[0]) if found else None
+
+    def _if_its_own(self, one: PastEvent) -> PastEvent | None:
+        """Two resources may have the same digest."""
+        event = one.event
+        return one if (event.store, _kind(event), event.resource_id) == self._resource else None
+
+
 class _Search:
     """One search in both places."""
 
@@ -280,6 +347,10 @@ class _Search:
             and _contains(run.error or "", wanted.error)
             for run in runs
         )
+
+
+def _kind(event: Event) -> str:
+    return event.topic.partition(".")[0]
 
 
 def _contains(text: str, part: str) -> bool:

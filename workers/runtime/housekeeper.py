@@ -41,6 +41,7 @@ MAINTENANCE = (
     (maintenance.orphans, 10.0),
     (maintenance.stranded, 1.0),
     (maintenance.sample, 0.5),
+    (maintenance.oldest_open, 1.0),
 )
 
 log = logs.get("housekeeper")

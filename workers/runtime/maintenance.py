@@ -5,6 +5,7 @@ from __future__ import annotations
 from receiver import logs
 from receiver.config import Config
 from receiver.inbox import EventQueries, Housekeeping
+from receiver.inbox.housekeeping import OPEN_SLICE
 from workers.runtime.failure_log import log_failed_runs
 
 SLICES_AT_ONCE = 20
@@ -45,6 +46,13 @@ def _trim_to_newest(housekeeping: Housekeeping, store: str, *, keep: int, window
 def sample(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  all tasks are called alike
     """Write the counters into their time series, at the beginning of each ten seconds."""
     housekeeping.sampler.sample()
+
+
+def oldest_open(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  all tasks are called alike
+    """Move the time before which no event is open on."""
+    for _ in range(SLICES_AT_ONCE):
+        if housekeeping.advance_open() < OPEN_SLICE:
+            break
 
 
 def stranded(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  all tasks are called alike

@@ -4,7 +4,8 @@
 --       3 whether all of them are one batch (1 or 0): then all are stored, or none; "write" without any delivery
 --       then for each delivery: id, store, topic, theirs, delivery, resource, received (ms), occurred, source, data_path,
 --       headers and body, repeat mark or "", quota of open events (0 = none), why it is unreadable (JSON) or "",
---       digest of the body, first id or "", how long it waited on its host (ms), 1 if other bodies count
+--       digest of the body, first id or "", how long it waited on its host (ms), 1 if other bodies count, fingerprint of the
+--       secret that it was signed with, digest of its resource or ""
 -- returns for each {"accepted" | "duplicate" | "full", id}, or {"failed", the error}
 -- No allow-oom: at maxmemory new events are refused while workers drain.
 --
@@ -12,10 +13,10 @@
 -- only another body under the same delivery id gets an id of its own. So a second body is noticed by the record of the
 -- first, without another key, and only a second body costs another lookup. The record of the first may be removed by age
 -- before that of the second. Where the id counts alone, another event that has it is stored under the other id.
-local FIRST, PARTS = 4, 18
+local FIRST, PARTS = 4, 20
 local TO_BE_ROUTED = 'ready 0 0 ' .. DEFAULT_QUEUE .. ' '
 local TOO_LARGE = '9007199254740992' -- 2^53, from where Lua cannot add one to a number: no time
-local window, max_names, open_before, names, accepted_at, new
+local window, max_names, open_before, names, accepted_at, new, newest, linked
 
 -- A duplicate also writes, so that waiting for replicas covers the first write. One with the same time of arrival as the
 -- event, or as its last duplicate, of an earlier call is not counted: its receiver sends it again, because the first time was
@@ -126,6 +127,25 @@ local function judge(at)
   return nil, id, second_body, arrived
 end
 
+-- When the newest event of each resource in this call was accepted, read in one command: {digest = time}.
+local function read_newest()
+  local digests, found = {}, {}
+  for at = FIRST, #ARGV, PARTS do
+    if ARGV[at + 19] ~= '' then digests[#digests + 1] = ARGV[at + 19] end
+  end
+  local times = #digests > 0 and redis.pcall('HMGET', P .. 'resources', unpack(digests, 1, math.min(#digests, 2000))) or {}
+  for place, time in ipairs(times) do found[digests[place]] = time or nil end
+  return found
+end
+
+-- Links an event to the one of its resource before it; see shared/resources.lua.
+local function link(digest, accepted, fields)
+  if digest == '' then return end
+  if newest[digest] then fields[#fields + 1], fields[#fields + 2] = 'earlier', newest[digest] end
+  newest[digest] = accepted
+  linked[#linked + 1], linked[#linked + 2] = digest, accepted
+end
+
 local function accept(at)
   local store, received, body, mark, digest = ARGV[at + 1], tonumber(ARGV[at + 6]), ARGV[at + 10], ARGV[at + 11], ARGV[at + 14]
   local of, id, second_body, arrived = judge(at)
@@ -144,8 +164,10 @@ local function accept(at)
     'resource', ARGV[at + 5], 'received', ARGV[at + 6], 'occurred', ARGV[at + 7], 'source', ARGV[at + 8],
     'data_path', ARGV[at + 9], 'digest', digest, 'state', 'open', 'open', 1 }
   if unreadable == '' then fields[#fields + 1], fields[#fields + 2] = 'r:', TO_BE_ROUTED end
-  redis.call('HSET', P .. 'e:' .. id, unpack(fields))
+  if ARGV[at + 18] ~= '' then fields[#fields + 1], fields[#fields + 2] = 'secret', ARGV[at + 18] end
   local accepted = next_time()
+  link(ARGV[at + 19], accepted, fields)
+  redis.call('HSET', P .. 'e:' .. id, unpack(fields))
   batch('ZADD', P .. 'ix', accepted, id)
   batch('ZADD', P .. 'ix:' .. store, accepted, id)
   if unreadable == '' and has_ordered() then add_to('ZADD', 'unrouted:' .. store, accepted, id) end
@@ -197,9 +219,11 @@ end
 return function()
   require_lane('')
   window, max_names, open_before, names, accepted_at, new = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, nil, {}
+  newest, linked = read_newest(), {}
   if ARGV[3] == 'write' then redis.pcall('HINCRBY', P .. 'n', 'checks', 0) end -- replicas have it to acknowledge
   local answers = ARGV[3] == '1' and accept_batch() or accept_each()
   -- These are statistics: a damaged key must not cost an event.
   for store, own in pairs(names) do pcall(write_names, store, own) end
+  pcall(in_slices, 'HSET', P .. 'resources', linked)
   return answers
 end

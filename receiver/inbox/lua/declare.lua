@@ -66,6 +66,14 @@ local function read_workers(stopped)
   return wanted
 end
 
+-- When each version of a handler was first declared, of the last ones. For people to look at: a damaged key costs nothing.
+local VERSIONS_KEPT = 50
+local function note_version(handler, name)
+  local key = P .. 'versions:' .. handler
+  redis.pcall('ZADD', key, 'NX', NOW, string.match(name, '@(.*)#') or '')
+  redis.pcall('ZREMRANGEBYRANK', key, 0, -VERSIONS_KEPT - 1)
+end
+
 -- Since when declarations have been made at this server without loss; see route.lua.
 local function record_since()
   local since = tonumber(redis.pcall('GET', P .. 'declared_since'))
@@ -115,6 +123,7 @@ return function()
     local last = tonumber(redis.call('HGET', P .. 'declared_at', name) or 0)
     if redis.call('HGET', P .. 'declarations', name) ~= text or last < NOW - tonumber(ARGV[1]) then
       redis.call('HSET', P .. 'declarations', name, text)
+      note_version(handler, name)
       changed = true
     end
     redis.call('HSET', P .. 'declared_at', name, NOW)

@@ -11,7 +11,7 @@ local function drop(item)
   local retrying, mark = run.state ~= 'failed', read_mark(id, handler)
   leave_group(id, handler, store)
   redis.call('ZREM', set_of(run.state, handler, store, mark), item)
-  run.state, run.token, run.urgent = 'dropped', '', false
+  run.state, run.token, run.urgent = 'dropped', NOW, false
   write_run(id, handler, run)
   redis.call('HSET', e, 'x:' .. handler, ARGV[1])
   if retrying then end_run(id, store, false) else settle_failure(id, store) end

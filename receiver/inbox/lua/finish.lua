@@ -72,6 +72,21 @@ local function tell_merged(about)
   end
 end
 
+-- Keeps the last failed attempts of a run: a line for each, [when it ended, its duration (ms), version, error].
+local ATTEMPTS_KEPT = 10
+local MAX_ERROR = 300
+local function note_attempt(id, handler, detail)
+  local e, field = P .. 'e:' .. id, 'a:' .. handler
+  local ok, about = pcall(cjson.decode, detail)
+  if not ok or type(about) ~= 'table' then about = {} end
+  local function text(name) return type(about[name]) == 'string' and about[name] or '' end
+  local lines = { cjson.encode({ NOW, tonumber(about.ms) or 0, text('version'), string.sub(text('error'), 1, MAX_ERROR) }) }
+  for line in string.gmatch(redis.call('HGET', e, field) or '', '[^\n]+') do
+    if #lines < ATTEMPTS_KEPT then lines[#lines + 1] = line end
+  end
+  redis.call('HSET', e, field, table.concat(lines, '\n'))
+end
+
 local function write_end(item, id, handler, run, about, outcome, detail, delay)
   local store, mark = about[2], about[7]
   if not store then error('its record names no store', 0) end
@@ -81,6 +96,7 @@ local function write_end(item, id, handler, run, about, outcome, detail, delay)
   end
   if outcome == 'wait' then return postpone(id, handler, item, run, detail, delay) end
   run.attempts, run.urgent = run.attempts + 1, false
+  if outcome == 'failed' or outcome == 'retry' then note_attempt(id, handler, detail) end
   if outcome == 'failed' then
     fail_run(id, handler, run, store, detail)
   elseif outcome == 'retry' then
@@ -92,7 +108,7 @@ local function write_end(item, id, handler, run, about, outcome, detail, delay)
     join_group(id, handler, store, 'retrying', detail)
     count('retried', store, 1)
   else
-    run.state = outcome
+    run.state, run.token = outcome, NOW
     end_without_failure(id, handler, run, detail, store, tonumber(about[5] or 1) - 1, tonumber(about[6] or 0))
     if delay ~= '0' then note_newest(id, handler, about, delay) end
     if mark and is_merging(mark) then drop_merged(id, handler, mark, store, detail, tell_merged(about)) end

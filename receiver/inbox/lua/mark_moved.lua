@@ -18,10 +18,11 @@ end
 local function replace(id, settled, marks, known_for)
   local e, settled_at = P .. 'e:' .. id, redis.call('ZSCORE', P .. 'done', id)
   if not settled_at or tonumber(settled_at) ~= tonumber(settled) then return false end
-  local store, state, digest, received, repeated, theirs, resource, occurred, alias = unpack(redis.call('HMGET', e, 'store',
-    'state', 'digest', 'received', 'repeated', 'theirs', 'resource', 'occurred', 'alias'))
+  local store, state, digest, received, repeated, theirs, resource, occurred, alias, topic = unpack(redis.call('HMGET', e,
+    'store', 'state', 'digest', 'received', 'repeated', 'theirs', 'resource', 'occurred', 'alias', 'topic'))
   if not store or state ~= 'settled' or digest_of_marks(id) ~= marks then return false end
   local expires = string.format('%.0f', tonumber(settled) + known_for)
+  unlink_resource(id, store, topic, resource)
   redis.call('UNLINK', e, P .. 'b:' .. id, P .. 'o:' .. id)
   local fields = { 'moved', sameness(theirs, resource, occurred), 'digest', digest or '', 'received', received or 0 }
   if repeated then fields[7], fields[8] = 'repeated', repeated end

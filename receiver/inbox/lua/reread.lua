@@ -27,7 +27,7 @@ end
 -- It was delivered again and accepted: to run it too would be to run it twice.
 local function settle_duplicate(id, store, run, of)
   if run.state ~= 'failed' then return end
-  run.state = 'dropped'
+  run.state, run.token = 'dropped', NOW
   write_run(id, 'intake', run)
   redis.call('HSET', P .. 'e:' .. id, 'x:intake', cjson.encode({ result = 'delivered again, and accepted as ' .. of }))
   settle_failure(id, store)

@@ -19,7 +19,7 @@ local function restore(id, accepted, body, fields, marks)
   if repeated then redis.call('HSET', e, 'repeated', repeated) end
   redis.call('HDEL', e, 'moved')
   redis.call('PERSIST', e)
-  local store, digest, alias = unpack(redis.call('HMGET', e, 'store', 'digest', 'alias'))
+  local store, digest, alias, topic, resource = unpack(redis.call('HMGET', e, 'store', 'digest', 'alias', 'topic', 'resource'))
   local other = alias and P .. 'e:' .. alias
   if other and redis.call('EXISTS', other) == 0 then redis.call('HSET', other, 'alias_of', id, 'digest', digest or '') end
   if other and real_id(alias) == id then redis.call('PERSIST', other) end
@@ -27,6 +27,9 @@ local function restore(id, accepted, body, fields, marks)
   if #marks > 0 then in_slices('HSET', P .. 'o:' .. id, marks) end
   redis.call('ZADD', P .. 'ix', accepted, id)
   redis.call('ZADD', P .. 'ix:' .. store, accepted, id)
+  if resource and resource ~= '' then
+    redis.pcall('HSETNX', P .. 'resources', resource_digest(store, topic or '', resource), accepted)
+  end
   redis.call('ZADD', P .. 'done', NOW, id) -- as if it had settled now, so that it is not moved again at once
   return 1
 end

@@ -20,12 +20,15 @@ class _Kind(NamedTuple):
 _REWRITTEN = "nothing is lost without it: running processes write it again"
 _LOST = {
     "lanes fair:{lane} limits slots:{limit} paces busy suspects declarations declared_at declared_by "
-    "declarations_version declared_since accepted_until bodies_removed_until later_examined leader spools replaced "
-    "ordered fence history quarantined keyring_version secret_versions changing receivers": _REWRITTEN,
+    "declarations_version declared_since accepted_until open_since bodies_removed_until later_examined leader spools "
+    "refusals replaced ordered fence history quarantined keyring_version secret_versions changing "
+    "receivers": _REWRITTEN,
     "data": "without it, hosts report that Redis was replaced, until `storehooks hosts accept`",
     "history_place": "without it, the next host that moves events to SQLite counts as the one that has the history",
     "seen": "without it, hosts report that Redis lacks events, until `storehooks hosts accept`",
     "writes loops": "without it, suspected loops are not listed, and may be quick again for a moment",
+    "resources": "without it, the events of a resource are linked anew from the next one on",
+    "versions:{lane}": "without it, it is not known when versions of the handler were first declared",
     "series:10 series:300 series:3600 hours:{store}": "without it, charts begin anew",
     "n t:{store}": "without it, its counts begin at 0 again",
     "ready:{lane} leased later held:{store}": "without it, the housekeeper puts its runs back within minutes",

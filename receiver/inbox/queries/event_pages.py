@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from redis import Redis
 
 from receiver.inbox import keys
+from receiver.inbox.model import resource_digest, to_number
 from receiver.inbox.queries.cursors import MAX_SCANNED_BYTES
 from receiver.inbox.queries.damage import DAMAGED, as_text, read_each
 
@@ -39,6 +40,20 @@ class EventPage(NamedTuple):
     """Bytes of headers and bodies."""
 
 
+def open_since(client: Redis) -> int:
+    """A time (us) before which no open event was accepted; the housekeeper moves it on every second."""
+    pipeline = client.pipeline(transaction=False)
+    pipeline.get(keys.OPEN_SINCE)
+    return to_number(read_each(pipeline)[0])
+
+
+def newest_of_resource(client: Redis, *, store: str, kind: str, resource_id: str) -> int | None:
+    """When the newest event of a resource was accepted (us). The event may have been removed since."""
+    pipeline = client.pipeline(transaction=False)
+    pipeline.hget(keys.RESOURCES, resource_digest(store, kind, resource_id))
+    return to_number(read_each(pipeline)[0]) or None
+
+
 class EventPages:
     """Events of one store, or of all. Each page begins after the last event of the one before, so that none is missed
     or returned twice, whatever is accepted or removed meanwhile."""
@@ -55,6 +70,11 @@ class EventPages:
     def oldest(self, *, since: int, until: int | str) -> EventPage:
         """The oldest events accepted since one time, and until another."""
         return self._page(since, until, desc=False, many=PAGE, size=MAX_SCANNED_BYTES)
+
+    def accepted_at(self, time: int) -> WholeEvent | None:
+        """The event that was accepted at a time (us), if Redis has it."""
+        events = self._page(time, time, desc=False, many=1, size=MAX_SCANNED_BYTES).events
+        return events[0] if events else None
 
     def of(self, accepted: Mapping[str, int]) -> dict[str, WholeEvent]:
         """Those of the events, given by id and time of acceptance, that Redis has."""

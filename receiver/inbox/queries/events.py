@@ -15,10 +15,11 @@ from redis import Redis
 from receiver.contract.event import Event
 from receiver.inbox import keys
 from receiver.inbox.model import Declaration, from_ms, read_declarations, read_detail, read_event, to_number, unpack
-from receiver.inbox.outcomes import RunState, RunStatus, status_of
+from receiver.inbox.outcomes import ENDED, RunState, RunStatus, status_of
 from receiver.inbox.queries.cursors import MAX_SCANNED, Cursor
 from receiver.inbox.queries.damage import DAMAGED, DamagedRecord, as_text, read_each, read_numbers
 from receiver.inbox.queries.event_pages import EventPages
+from receiver.inbox.queries.runs import FailedAttempt, failed_attempts
 from receiver.inbox.redis.connecting import server_ms
 
 COUNTED = (
@@ -102,6 +103,11 @@ class RunRecord:
     no-such-handler, no-body. Why it waits without a call: loop, own-write, gap."""
     order: OrderPlace | None = None
     """None without `order_by`."""
+    ended_at: datetime | None = None
+    ms: float | None = None
+    """The duration of the last attempt."""
+    failed_attempts: tuple[FailedAttempt, ...] = ()
+    """The last ten, the newest first; those before a replay too."""
     merged: tuple[str, ...] = ()
     """The events whose runs were merged into this one."""
 
@@ -131,6 +137,8 @@ class EventRecord:
     body: bytes = field(repr=False)
     runs: tuple[RunRecord, ...]
     reason: str | None
+    signed_with: str = ""
+    """The fingerprint of the secret that its signature was made with."""
 
 
 class EventQueries:
@@ -315,8 +323,9 @@ def read_record(
     """
     headers, body = unpack(blob)
     reason = fields.get(b"reason")
-    runs = read_runs(event_id, fields, due_at)
-    return EventRecord(read_summary(event_id, fields), headers, body, runs, reason.decode() if reason else None)
+    runs, secret = read_runs(event_id, fields, due_at), fields.get(b"secret", b"").decode()
+    summary = read_summary(event_id, fields)
+    return EventRecord(summary, headers, body, runs, reason.decode() if reason else None, secret)
 
 
 def read_runs(
@@ -337,7 +346,7 @@ def _run(
     event_id: str, handler: str, fields: Mapping[bytes, bytes], due_at: Callable[[str], datetime | None]
 ) -> RunRecord:
     name = handler.encode()
-    state, attempts, *_ = fields[b"r:" + name].decode().split(" ")
+    state, attempts, _, _, ended, *_ = [*fields[b"r:" + name].decode().split(" "), "", "", ""]
     detail, key = read_detail(fields.get(b"x:" + name)), fields.get(b"k:" + name, b"").decode()[2:]
     return RunRecord(
         handler=handler,
@@ -349,6 +358,9 @@ def _run(
         due_at=due_at(handler) if state == RunState.LATER else None,
         reason=detail.get("reason"),
         order=OrderPlace(key, key.endswith(f":!{event_id}")) if key else None,
+        ended_at=from_ms(to_number(ended)) if status_of(state) in ENDED and ended else None,
+        ms=detail.get("ms"),
+        failed_attempts=tuple(failed_attempts(fields.get(b"a:" + name, b""))),
         merged=tuple(fields.get(b"m:" + name, b"").decode().split()) if state in _MERGED_IN else (),
     )
 

@@ -15,8 +15,10 @@ from receiver.inbox.outcomes import RunState, RunStatus
 from receiver.inbox.queries.cursors import Cursor, Page, page_before
 from receiver.inbox.queries.damage import as_text, read_each
 from receiver.inbox.queries.runs import members
+from receiver.inbox.redis.connecting import server_ms
 
 PAGE = 100
+HOUR_MS = 3_600_000
 DAMAGED_RECORD = "its record is damaged"
 MAX_READ = 1000
 """Runs of a group that are read to find those that stop their keys."""
@@ -140,6 +142,16 @@ class FailureQueries:
             if len(failures) >= limit:
                 break
         return failures
+
+    def trends(self, groups: Sequence[str], *, hours: int = 24) -> dict[str, list[int]]:
+        """How many runs of each group failed last in each of the last hours, the oldest first."""
+        end = server_ms(self.client)
+        pipeline = self.client.pipeline(transaction=False)
+        for group in groups:
+            for hour in range(hours, 0, -1):
+                pipeline.zcount(keys.GROUP_RUNS + group, end - hour * HOUR_MS, f"({end - (hour - 1) * HOUR_MS}")
+        found = [number or 0 for number in read_each(pipeline)]
+        return {group: found[place * hours : (place + 1) * hours] for place, group in enumerate(groups)}
 
     def in_group(self, group: str, *, before: Cursor | None = None, limit: int = 100) -> Page[Failure]:
         """The failures of a group, the latest first."""

@@ -13,7 +13,7 @@ from redis import Redis
 from receiver.inbox import keys
 from receiver.inbox.model import DECLARATION_MS, from_ms
 from receiver.inbox.queries.cursors import MAX_SCANNED
-from receiver.inbox.queries.damage import as_text, read_numbers
+from receiver.inbox.queries.damage import as_text, read_each, read_numbers
 from receiver.inbox.redis.connecting import server_ms
 
 DECLARATION_SILENT_MS = 20_000
@@ -75,6 +75,14 @@ class HandlerQueries:
             if at >= oldest:
                 running.setdefault(handler, set()).add(version)
         return running
+
+    def versions(self, handlers: Collection[str]) -> dict[str, dict[str, datetime]]:
+        """When the last versions of each handler were first declared, the oldest first."""
+        pipeline = self.client.pipeline(transaction=False)
+        for name in handlers:
+            pipeline.zrange(keys.VERSIONS + name, 0, -1, withscores=True)
+        replies = zip(handlers, read_each(pipeline), strict=True)
+        return {name: {as_text(version): from_ms(at) for version, at in found or ()} for name, found in replies}
 
     def _declared_at(self) -> dict[str, int]:
         seen: Any = self.client.hgetall(keys.DECLARED_AT)

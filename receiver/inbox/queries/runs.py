@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+import orjson
 from redis import Redis
 
 from receiver.inbox import keys
-from receiver.inbox.model import read_detail
+from receiver.inbox.model import from_ms, read_detail
 from receiver.inbox.queries.damage import DamagedRecord, as_text, read_each
 from receiver.inbox.redis.connecting import server_ms
 
@@ -47,6 +50,16 @@ class EventRuns:
     def failures(self) -> list[str]:
         """The runs whose last attempt failed, retrying or given up."""
         return [self.item(handler) for handler, run in sorted(self.runs.items()) if run.in_failure_group]
+
+
+@dataclass(frozen=True)
+class FailedAttempt:
+    """One of the last failed attempts of a run."""
+
+    ended_at: datetime
+    ms: float
+    version: str
+    error: str
 
 
 class RunQueries:
@@ -109,3 +122,11 @@ def event_runs(event_id: str, fields: Mapping[bytes, bytes], accepted: str = "")
     }
     store, topic = (fields.get(name, b"").decode("utf-8", "replace") for name in (b"store", b"topic"))
     return EventRuns(event_id, store, topic, runs, accepted)
+
+
+def failed_attempts(text: bytes) -> Iterator[FailedAttempt]:
+    """The failed attempts in a run's field. Those that are damaged are left out."""
+    for line in text.decode("utf-8", "replace").splitlines():
+        with suppress(ValueError, TypeError):  # damaged
+            at, ms, version, error = orjson.loads(line)
+            yield FailedAttempt(from_ms(at), ms, version, error)

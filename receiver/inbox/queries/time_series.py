@@ -57,7 +57,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Change:
+class SeriesChange:
     """What happened between two samples."""
 
     since: datetime
@@ -102,13 +102,13 @@ def pack_sample(at: int, counters: Mapping[str, int]) -> bytes:
     return _SLOT.pack(at, *(counters.get(name, 0) % _ROUND for name in NAMES))
 
 
-def changes(samples: Sequence[Sample]) -> list[Change]:
+def changes(samples: Sequence[Sample]) -> list[SeriesChange]:
     """What happened between each two samples. If the counters began anew between them, all that was counted since."""
     found = []
     for one, other in pairwise(samples):
         is_new = _difference(one, other, "accepted") < 0
         counts = {name: other.values[name] if is_new else _difference(one, other, name) for name in COUNTERS}
-        found.append(Change(one.at, other.at, counts, {name: other.values[name] for name in LEVELS}))
+        found.append(SeriesChange(one.at, other.at, counts, {name: other.values[name] for name in LEVELS}))
     return found
 
 

@@ -13,7 +13,23 @@ from importlib import resources
 from typing import NamedTuple
 
 LIBRARY_PREFIX = "storehooks_"
-SHARED = ("call", "items", "repeats", "ready", "wake_up", "limits", "order", "begin", "held", "end", "move", "merge")
+SHARED = (
+    *(
+        "call",
+        "items",
+        "repeats",
+        "resources",
+        "ready",
+        "wake_up",
+        "limits",
+        "order",
+        "begin",
+        "held",
+        "end",
+        "move",
+        "merge",
+    ),
+)
 """The files in `lua/shared`, in an order in which each uses only those before it."""
 
 

@@ -164,6 +164,10 @@ def test_groups_and_their_failures_go_by_a_cursor(system: System) -> None:
     rest = reader.in_group("3aaaaaaa", limit=2, before=failures.next)
     assert len({one.event for one in failures.entries + rest.entries}) == 3
     assert rest.next is None
+    for item, _ in system.client.zscan_iter(f"{keys.GROUP_RUNS}3aaaaaaa"):
+        system.client.zincrby(f"{keys.GROUP_RUNS}3aaaaaaa", -90 * 60_000, item)
+    trends = reader.trends(["3aaaaaaa", "1aaaaaaa", "unknown"], hours=3)
+    assert trends == {"3aaaaaaa": [0, 3, 0], "1aaaaaaa": [0, 0, 3], "unknown": [0, 0, 0]}
     shown = system.run_cli("failures", "--limit", "3")
     cursor = shown.stderr.rstrip().rpartition(" ")[2]
     assert second.entries[0].error in system.run_cli("failures", "--limit", "3", "--before", cursor).stdout

@@ -45,6 +45,7 @@ from receiver.inbox.administration import DropResult
 from receiver.inbox.leases import LOSSES_ALLOWED
 from receiver.inbox.model import PlannedRun, from_ms
 from receiver.inbox.outcomes import OutcomeKind
+from receiver.inbox.queries.event_pages import open_since
 from receiver.inbox.queries.handlers import HandlerQueries
 from tests.support.inbox_audit import InboxAudit
 
@@ -518,6 +519,12 @@ class InboxMachine(RuleBasedStateMachine):
         self.stale += self.crashed
         self.crashed = []
 
+    @rule()
+    def move_the_time_of_the_oldest_open_event_on(self) -> None:
+        self.housekeeping.advance_open()
+        open_ = [event for event, state in self.states.items() if state == "open"]
+        assert not open_ or open_since(self.client) == min(self.client.zscore(keys.INDEX, event) for event in open_)
+
     @rule(lost=st.sampled_from(SETS))
     def a_set_is_removed_and_its_items_are_put_back(self, lost: str) -> None:
         assert Housekeeping(self.client).put_back_stranded() == 0, "an item that is in a set is left alone"
@@ -606,6 +613,7 @@ class InboxMachine(RuleBasedStateMachine):
         audit.the_counters_match_the_records(self.removed)
         audit.exactly_the_slots_of_leased_runs_are_held(LIMITS, SLOTS)
         audit.the_failure_groups_match_the_records()
+        audit.what_is_remembered_is_true()
         audit.one_claim_holds_the_active_runs_of_each_order_key()
         self.states = audit.states
 

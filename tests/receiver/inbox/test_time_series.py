@@ -150,4 +150,5 @@ def test_the_housekeeper_samples_every_ten_seconds(system: System) -> None:
     queries = SeriesQueries(system.client)
     found = eventually(lambda: queries.samples(HOUR), 15)
     assert found[0].values["accepted"] == 1
-    assert queries.of_stores(["north"])["north"][0].values["open"] == 1
+    of_store = eventually(lambda: queries.of_stores(["north"])["north"])
+    assert of_store[0].values["open"] == 1

@@ -45,6 +45,8 @@ def test_events_list_and_show_read_back_as_json(system: System) -> None:
     shown = json.loads(system.run_cli("events", "show", event_id, "--json").stdout)
     assert shown["payload"]["data"] == {"id": 7, "total": "1.00"}
     assert shown["headers"]["webhook-id"] == "msg_1"
+    assert len(shown["signed_with"]) == 6
+    assert shown["runs"][0].pop("ended_at").startswith("20")
     assert shown["runs"] == [
         {
             "handler": "shop.greet",
@@ -56,6 +58,8 @@ def test_events_list_and_show_read_back_as_json(system: System) -> None:
             "due_at": None,
             "reason": None,
             "order": None,
+            "ms": None,
+            "failed_attempts": [],
             "merged": [],
         }
     ]

@@ -13,6 +13,7 @@ from receiver.inbox import Claim, Declaration, Inbox, Limit, Outcome, Run
 from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult
 from receiver.inbox.redis.data_format import is_format_error
 from receiver.inbox.rq_records import fail_foreign_jobs
+from receiver.inbox.run_statistics import RunStatistics
 from workers.runtime.failure_log import FailureLog
 from workers.runtime.pool.lease_guard import lease_clock
 from workers.runtime.pool.pool import ChildPool
@@ -48,6 +49,7 @@ class InboxExchange:
         self.inbox = inbox
         self.router = EventRouter(inbox, worker)
         self.failures = FailureLog()
+        self.statistics = RunStatistics(inbox.client)
         self.expects_work = True
         """Whether a claim may find work: after a wake-up, after the end of a run, and at each heartbeat."""
         self.stopping = False
@@ -164,12 +166,12 @@ class InboxExchange:
         outcomes, self._outcomes = self._outcomes, []
         try:
             if not claims:
-                self._log_failures(outcomes, self.inbox.finish(outcomes))
+                self._note_written(outcomes, self.inbox.finish(outcomes))
                 self._outage.worked()
                 return
             written, claim = self._finish_and_claim(outcomes)
             if not isinstance(written, RedisError):
-                self._log_failures(outcomes, written)
+                self._note_written(outcomes, written)
                 outcomes = []
             self._take(claim)
             if isinstance(written, RedisError):
@@ -205,9 +207,13 @@ class InboxExchange:
             self.add_waiting(leased)
             version = ""  # the declarations have changed: an empty version makes the router read them again
 
-    def _log_failures(self, outcomes: Iterable[Outcome], written: Iterable[bool]) -> None:
-        """Log the failed attempts that are stored now. A stale one is not: its run has begun again, or has ended."""
+    def _note_written(self, outcomes: Iterable[Outcome], written: Iterable[bool]) -> None:
+        """Count the outcomes that are stored now, and log the failed attempts. A stale one is not stored: its run has
+        begun again, or has ended."""
+        now = time.time() * 1000
         for outcome, is_written in zip(outcomes, written, strict=True):
+            if is_written:
+                self.statistics.add(outcome, now)
             if outcome.kind in (OutcomeKind.RETRY, OutcomeKind.FAILED):
                 died = outcome.run.item in self._died
                 self._died.discard(outcome.run.item)

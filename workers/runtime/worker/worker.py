@@ -112,6 +112,7 @@ class Worker(RegisteredWorker):
             self._wake_ups.drop()
             self.unregister()
             self._exchange.failures.flush()
+            self._exchange.try_at_server(self._exchange.statistics.flush)
             log.info("worker stopped")
         return True
 
@@ -168,6 +169,7 @@ class Worker(RegisteredWorker):
             self.refresh_registration()
             self._exchange.report_foreign_jobs()
             self._publish_fault()
+            self._exchange.try_at_server(self._exchange.statistics.flush)
             self._exchange.try_at_server(self._exchange.router.declare_and_read, always=True)
             self._exchange.expects_work = True  # if a wake-up was lost, no work waits longer than this
 

@@ -44,6 +44,7 @@ local function open_one_more(id, store)
     redis.call('ZREM', P .. 'done', id)
     count(state, store, -1)
     count('open', store, 1)
+    note_open(id)
   end
 end
 
@@ -117,7 +118,7 @@ local function join_group(id, handler, store, kind, detail)
 end
 
 local function fail_run(id, handler, run, store, detail)
-  run.state, run.token, run.urgent = 'failed', '', false
+  run.state, run.token, run.urgent = 'failed', NOW, false
   write_run(id, handler, run)
   redis.call('HSET', P .. 'e:' .. id, 'x:' .. handler, detail)
   redis.call('ZADD', P .. 'failed', NOW, item_of(id, handler))

@@ -1,5 +1,5 @@
 -- Items and runs as they are written: an item is `id` or `id|handler`, a run is a field of its event's record. A run that
--- waits until later has its delay (ms) in place of a token.
+-- waits until later has its delay (ms) in place of a token, and one that has ended when it did (ms).
 local function item_of(id, handler)
   if handler == '' then return id end
   return id .. '|' .. handler

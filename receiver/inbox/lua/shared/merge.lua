@@ -56,7 +56,7 @@ local function drop_one(item, id, handler, mark, store, detail)
   local run = read_run(id, handler)
   if not run or run.state ~= 'queued' then return false end
   redis.call('ZREM', P .. queue_of(handler, mark), item)
-  run.state, run.token, run.urgent = 'dropped', '', false
+  run.state, run.token, run.urgent = 'dropped', NOW, false
   redis.call('HSET', P .. 'e:' .. id, 'r:' .. handler, packed(run), 'x:' .. handler, detail)
   leave_group(id, handler, store)
   end_run(id, store, false)

@@ -55,9 +55,11 @@ end
 -- Removes a closed event from every key. Its part in the counters stays.
 local function forget(id)
   local fields = redis.call('HGETALL', P .. 'e:' .. id)
-  local store, marks
+  local store, topic, resource, marks
   for at = 1, #fields, 2 do
     if fields[at] == 'store' then store = fields[at + 1] end
+    if fields[at] == 'topic' then topic = fields[at + 1] end
+    if fields[at] == 'resource' then resource = fields[at + 1] end
     if fields[at] == 'alias' then redis.call('UNLINK', P .. 'e:' .. fields[at + 1]) end
     if string.sub(fields[at], 1, 2) == 'k:' then
       marks = marks or {}
@@ -72,6 +74,7 @@ local function forget(id)
       if marks and marks[handler] then leave_order(id, handler, marks[handler], store) end
     end
   end
+  unlink_resource(id, store, topic, resource)
   redis.call('ZREM', P .. 'done', id)
   redis.call('ZREM', P .. 'ix', id)
   if store then redis.call('ZREM', P .. 'ix:' .. store, id) end
