@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -44,6 +45,7 @@ class ConsoleServer(BaseApplication):
             "loglevel": "warning",
             "control_socket_disable": True,
             "proc_name": "storehooks console",
+            "when_ready": lambda _server: _take_hup(),
             "post_fork": lambda _server, _worker: die_with_parent(parent),
         }
         for name, value in settings.items():
@@ -71,3 +73,8 @@ class ConsoleServer(BaseApplication):
             log.error("config refused, the old one stays", why=str(error))
             return
         self._config = config
+
+
+def _take_hup() -> None:
+    """The supervisor has blocked it until there is a handler."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})

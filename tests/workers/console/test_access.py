@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -294,3 +295,40 @@ def test_links_and_waits_expire(redis: Redis) -> None:
     ]
     assert len(names) == 3
     assert all(redis.ttl(name) > 0 for name in names)
+
+
+def test_while_redis_is_away_the_page_says_so(system: System) -> None:
+    text = system.config_file.read_text()
+    system.config_file.write_text(re.sub(r'url = "unix[^"]*"', 'url = "redis://127.0.0.1:1"', text))
+    visitor = Visitor(system, f'password = "{PASSWORD}"')
+    for path in ("/", "/events", "/failures"):
+        visitor.client.set_cookie("storehooks_8001", "x" * 43, domain="127.0.0.1")
+        answer = visitor.get(path)
+        assert answer.status_code == 503
+        assert "Redis does not answer" in answer.text
+        assert "Traceback" not in answer.text
+
+
+def test_hup_loads_the_config_again_and_refuses_a_bad_one(console: RunningConsole) -> None:
+    config = console.system.config_file
+    (process,) = (one for one in console.system.processes if "workers.console" in one.command)
+    text = config.read_text()
+    try:
+        config.write_text(text.replace(VIEWER, "another viewer's password"))
+        process.send(signal.SIGHUP)
+        eventually(lambda: accepts(console, "another viewer's password"), 30, what="the new password")
+        assert not accepts(console, VIEWER)
+        config.write_text(text.replace("[console]", "[consul]"))
+        process.send(signal.SIGHUP)
+        eventually(lambda: "config refused" in console.system.log("console"), 30, what="the refusal in the log")
+        assert accepts(console, PASSWORD)
+    finally:
+        config.write_text(text)
+        process.send(signal.SIGHUP)
+        eventually(lambda: accepts(console, VIEWER), 30, what="the old password again")
+
+
+def accepts(console: RunningConsole, password: str) -> bool:
+    console.system.client.delete(*console.system.client.keys(f"{keys.LOGIN}*"), "sh:wait:none")
+    browser = console.browser()
+    return browser.answers("/login") and browser.post("/login", password=password).status_code == 303

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="chromium or chromium-driver is missing"),
 ]
+AXE = "axe-core@4.14.0"
 NARROW, WIDE = (360, 780), (1280, 900)
 SHOTS = os.environ.get("CONSOLE_SHOTS", "")
 """A folder for pictures of the pages, if a person wants to look at them."""
@@ -284,3 +287,37 @@ def test_without_javascript_everything_is_there(console: RunningConsole, person:
         assert "topic=order" in person.driver.current_url
     finally:
         person.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The text of axe-core, which finds faults that keep people with disabilities out."""
+    folder = tmp_path_factory.mktemp("axe")
+    try:
+        subprocess.run(["npm", "pack", AXE], cwd=folder, check=True, capture_output=True, timeout=60)
+        with tarfile.open(next(folder.glob("*.tgz"))) as package:
+            member = package.extractfile("package/axe.min.js")
+            assert member
+            return member.read().decode()
+    except (OSError, subprocess.SubprocessError, StopIteration):
+        pytest.skip(f"npm cannot load {AXE}")
+
+
+def faults(person: Person, axe: str) -> list[str]:
+    person.script(axe)
+    found: list[str] = person.driver.execute_async_script(  # type: ignore[no-untyped-call]
+        "const end = arguments[0];"
+        "axe.run(document).then((all) => end(all.violations.map((one) => one.id + ': ' + one.nodes[0].html)))"
+    )
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_fault(console: RunningConsole, person: Person, axe: str, scheme: str) -> None:
+    for size in (WIDE, NARROW):
+        person.look(size, scheme)
+        for name, path in pages(console).items():
+            assert faults(person.open(path), axe) == [], (name, size)
+    person.script("document.querySelector('main').append(document.createElement('img'))")
+    assert faults(person, axe), "it would find one"
+    person.look(WIDE)
