@@ -35,8 +35,8 @@ def stores() -> str:
 @pages.get("/stores/<name>")
 def store(name: str) -> str:
     config, client = console().config, reader()
-    row = next((one for one in store_rows(config, client, removed=True) if one.name == name), None)
-    if row is None:
+    rows = store_rows(config, client, removed=True, only=name)
+    if not rows:
         abort(404, f"There is no store {name[:64]} in the config, and it has no events.")
     known, checks = config.known_stores.get(name), SubscriptionChecks(client)
     declared = [one for one, _ in EventQueries(client).declared()]
@@ -45,7 +45,7 @@ def store(name: str) -> str:
         refused = next((one for one in found.by_store() if one.store == name), None)
     return render_template(
         "store.html",
-        row=row,
+        row=rows[0],
         now=datetime.now(UTC),
         callback=config.public_url_of(name) if known else "",
         place=str(config.place("stores", name) or "") if known else "",

@@ -9,6 +9,7 @@ from datetime import datetime
 from redis import Redis
 
 from receiver.config import Config
+from receiver.contract.stores import UNKNOWN_STORE
 from receiver.inbox import Administration, Declaration, EventQueries, FailureQueries, keys
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
@@ -48,10 +49,11 @@ class HandlerRow:
         return "paused" if self.is_paused else "on" if self.versions else "no worker has it"
 
 
-def store_rows(config: Config, client: Redis, *, removed: bool = False) -> list[StoreRow]:
-    """Every store, those with most failures first. With `removed`, also stores that have events but no config."""
+def store_rows(config: Config, client: Redis, *, removed: bool = False, only: str = "") -> list[StoreRow]:
+    """Every store or `only` one, those with most failures first. With `removed`, also those that only have events."""
     counters, paused = EventQueries(client).counters().stores, Administration(client).paused()
-    names = sorted({*config.stores, *(counters if removed else ())} - {"?"})
+    names = sorted({*config.stores, *(counters if removed else ())} - {UNKNOWN_STORE})
+    names = [only] if only in names else [] if only else names
     last = HealthQueries(client).last_events(names)
     rows = [
         StoreRow(
