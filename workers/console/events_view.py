@@ -24,7 +24,7 @@ from workers.console.page_data import (
     reader,
     text_argument,
 )
-from workers.console.payload_tree import Node, PersonalFields, body_tree, field_tree
+from workers.console.payload_tree import PersonalFields, body_tree, field_tree
 from workers.console.visible_text import visible
 from workers.history.event_filter import EventFilter, where_of
 from workers.operations.explain_handlers import explain
@@ -79,7 +79,6 @@ def event_page(event_id: str, *, with_personal: bool) -> str:
         body_text=_text_of(record.body, with_personal) if record.body and tree is None else "",
         headers=field_tree(record.headers.items(), personal),
         with_personal=with_personal,
-        has_personal=_has_personal(tree),
         is_unreadable=record.summary.topic == UNREADABLE,
         done=done(),
     )
@@ -119,7 +118,3 @@ def _microseconds(moment: datetime | None) -> int | None:
 def _text_of(body: bytes, with_personal: bool) -> str:
     """A body that is neither JSON nor a form: its fields are not known, so all of it may be personal."""
     return visible(body.decode("utf-8", "replace"), MAX_BODY_TEXT) if with_personal else ""
-
-
-def _has_personal(node: Node | None) -> bool:
-    return node is not None and (node.is_personal or any(map(_has_personal, node.nodes)))
