@@ -4,6 +4,7 @@ StorehooksError          the base class; `str(error)` is one sentence with the c
 ├── ConfigError          the config or a command's arguments are invalid; says where and how to fix it
 ├── NotFound             the event, store, handler or other item asked for does not exist
 ├── PluginError          a plugin cannot be loaded; names the plugin, file and line
+│   └── MissingSetting       the config does not have a setting that the plugin needs
 ├── ServerUnusable       the Redis server is too old or its settings are wrong
 │   └── ServerUnreachable    the Redis server does not answer; the receiver can start without it
 └── DeliveryRefused      a delivery is refused; `reason` is one of `REASONS`
@@ -60,6 +61,10 @@ class NotFound(StorehooksError):
 
 class PluginError(StorehooksError):
     """A plugin cannot be loaded."""
+
+
+class MissingSetting(PluginError):
+    """A plugin needs a setting that the config does not have."""
 
 
 class ServerUnusable(StorehooksError):

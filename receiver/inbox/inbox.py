@@ -226,11 +226,11 @@ class Inbox:
         live.sort(key=lambda pair: (pair[0].partition(b"@")[0], pair[1], pair[0]))
         return Declarations((version or b"0").decode(), tuple(declared[name] for name, _ in live))
 
-    def publish_plugin_fault(self, worker: str, fault: str) -> None:
-        """Publish for a while why a worker cannot load a plugin any more. An empty fault ends that."""
+    def publish_plugin_fault(self, worker: str, fault: str, plugins: Collection[str] = ()) -> None:
+        """Publish for a while why a worker cannot load these plugins any more. An empty fault ends that."""
         name = keys.PLUGIN_FAULT + worker
         if fault:
-            self.client.set(name, fault, ex=PLUGIN_FAULT_SECONDS)
+            self.client.set(name, f"{' '.join(plugins)}\n{fault}", ex=PLUGIN_FAULT_SECONDS)
         else:
             self.client.delete(name)
 

@@ -124,7 +124,7 @@ Handlers and processes
                             duration (d) and by waiting time (w), both as a power of two in us. Expires. See
                             run_statistics.py.
     declared_since  string  When the first declaration was made at this server (ms), which may be new or emptied.
-    plugin_fault:{worker}   string  Why a worker cannot load a plugin any more. Expires.
+    plugin_fault:{worker}   string  The plugins that a worker cannot load any more, and below them why. Expires.
     leader          string  The housekeeper that does the work for all of them.
     spools          hash    host:data_dir -> what waits in its spool, as JSON: state, count, oldest, at. A receiver that
                             stops with an empty spool removes its field; one that is silent may have more than count.

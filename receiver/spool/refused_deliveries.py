@@ -179,6 +179,20 @@ class Refusals:
         )
         return [_line(row, body=None if row[-1] is None else b"") for row in rows]
 
+    def last_id(self) -> int:
+        """The id of the newest line; 0 if there is none. Ids are given in order and never again."""
+        found = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'refused'").fetchone()
+        return int(found[0]) if found else 0
+
+    def stored_after(self, last: int, *, limit: int) -> list[Refusal]:
+        """The next lines after an id, the oldest first, without their bodies."""
+        rows = self._db.execute(
+            f"SELECT {_COLUMNS}, b.id FROM {_LINES} LEFT JOIN refused_body b ON b.id = r.id "  # noqa: S608
+            "WHERE r.id > ? ORDER BY r.id LIMIT ?",
+            (last, limit),
+        )
+        return [_line(row, body=None if row[-1] is None else b"") for row in rows]
+
     def get(self, refusal_id: int) -> Refusal | None:
         """One refusal with headers and body, as far as they are stored."""
         row = self._db.execute(

@@ -280,7 +280,7 @@ def test_events_are_read_again_past_a_damaged_one(system: System, damage: dict[s
     unreadable = [replace(system.delivery(), unreadable="no topic") for _ in range(3)]
     bad, *good = (accepted.id for accepted in system.inbox.accept(unreadable))
     damage_record(system, bad, damage)
-    done = system.run_cli("events", "reread", "--json")
+    done = system.run_cli("events", "reread", "--json", "--yes")
     assert done.returncode == 1, done.stderr
     assert (json.loads(done.stdout)["read"], json.loads(done.stdout)["damaged"]) == (2, 1)
     assert {system.status(one) for one in good} == {"open"}
@@ -295,11 +295,11 @@ def test_commands_work_past_a_damaged_event_and_name_it(system: System) -> None:
     ids = {keys.split_item(one)[0] for one in good}
     listed = {one["id"]: one["status"] for one in json.loads(system.run_cli("events", "--json").stdout)}
     assert listed == {event_id: "damaged"} | dict.fromkeys(ids, "failed")
-    failures = {one["event"]: one["error"] for one in json.loads(system.run_cli("failures", "--json").stdout)}
+    failures = {one["event"]: one["error"] for one in json.loads(system.run_cli("failures", "list", "--json").stdout)}
     assert failures == {event_id: "its record is damaged"} | dict.fromkeys(ids, "E")
     (group,) = FailureQueries(system.client).groups().entries
     assert system.run_cli("failures", "show", group.id).returncode == 0
-    for command in (("events", "show", event_id), ("failures", "drop", "--event", event_id, "--reason", "x")):
+    for command in (("events", "show", event_id), ("failures", "drop", "--event", event_id, "--reason", "x", "--yes")):
         done = system.run_cli(*command)
         assert (done.returncode, f"the record of event {event_id} is damaged" in done.stderr) == (2, True), done.stderr
     assert "2 runs replayed" in system.run_cli("events", "replay", "--run-status", "failed", "--yes").stdout
@@ -405,12 +405,12 @@ def test_an_event_whose_body_is_gone_fails_without_a_call_and_is_healed_by_a_red
     system = make_system(plugin=plugin)
     system.start("web", "worker", "housekeeper")
     assert system.settled(system.deliver()) == "settled"
-    system.run_cli("handlers", "pause", GREET)
+    system.run_cli("handlers", "pause", GREET, "--yes")
     request = system.request(data={"id": 17})
     event_id = str(system.post(request).json()["id"])
     eventually(lambda: system.run_of(event_id, GREET), what="it is routed")
     system.client.delete(keys.BODY + event_id)
-    system.run_cli("handlers", "resume", GREET)
+    system.run_cli("handlers", "resume", GREET, "--yes")
     assert system.settled(event_id) == "failed"
     run = system.run_of(event_id, GREET)
     assert (run.status, run.reason, run.attempts) == ("failed", "no-body", 1)

@@ -61,7 +61,7 @@ def test_at_maxmemory_an_operator_can_look_and_act(make_system: Callable[..., Sy
     system.start("supervisor")
     settled = system.accept()
     assert system.settled(settled) == "settled"
-    assert system.run_cli("handlers", "pause", "shop.greet").returncode == 0
+    assert system.run_cli("handlers", "pause", "shop.greet", "--yes").returncode == 0
     is_over_maxmemory(full)
     reads = [[noun] for noun in ("topics", "handlers", "events", "failures", "stats", "hosts", "stores", "refused")]
     reads += [["events", "show", settled], ["handlers", "explain", settled], ["stores", "show", "north"]]
@@ -73,7 +73,7 @@ def test_at_maxmemory_an_operator_can_look_and_act(make_system: Callable[..., Sy
     assert "used: new deliveries go to the spool" in doctor
     assert "shop.greet is paused" in doctor
     assert "FAIL  server" not in doctor
-    for command in (["handlers", "resume", "shop.greet"], ["events", "replay", settled, "--yes"]):
+    for command in (["handlers", "resume", "shop.greet", "--yes"], ["events", "replay", settled, "--yes"]):
         assert (answer := system.run_cli(*command)).returncode == 0, answer.stderr
     eventually(lambda: not system.client.smembers(keys.PAUSED))
 

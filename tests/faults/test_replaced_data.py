@@ -39,7 +39,7 @@ def assert_noticed(system: System) -> None:
 
 
 def assert_accepted(system: System) -> None:
-    assert system.run_cli("hosts", "accept").returncode == 0
+    assert system.run_cli("hosts", "accept", "--yes").returncode == 0
     eventually(lambda: knows_its_data(system))
     assert failures(system) == []
 

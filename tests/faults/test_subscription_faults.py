@@ -221,7 +221,7 @@ def test_apply_deletes_only_what_it_has_shown(shop: Shop, monkeypatch: pytest.Mo
     hooks = shop.managed.client.webhooks
     shown = hooks.create(topic="product.created", url=shop.url)
     monkeypatch.setattr(
-        "workers.cli.output.require_yes", lambda *_, **__: hooks.create(topic="product.updated", url=shop.url)
+        "workers.cli.output.confirm", lambda *_, **__: hooks.create(topic="product.updated", url=shop.url)
     )
     assert shop.apply().exit_code == 0
     assert str(shown.id) not in shop.listed()
@@ -347,10 +347,10 @@ def test_rotate_asks_for_confirmation_before_it_takes_the_lock(shop: Shop, monke
     shop.apply()
     free = []
     monkeypatch.setattr(
-        "workers.cli.output.require_yes",
+        "workers.cli.output.confirm",
         lambda *_, **__: free.append(not shop.system.client.exists(keys.CHECK_LOCK + "demo")),
     )
-    assert shop.cli("subscriptions", "rotate", "--store", "demo").exit_code == 0
+    assert shop.cli("subscriptions", "rotate", "--store", "demo", "--yes").exit_code == 0
     assert free == [True]
 
 

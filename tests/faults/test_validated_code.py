@@ -221,7 +221,7 @@ def test_an_installed_package_that_breaks_stops_no_other_plugin_and_resumes_when
     assert f"{site}/loyalty/points.py:1: entry point loyalty" in doctor(shop)
     explained = json.loads(shop.run_cli("handlers", "explain", waiting[0], "--json").stdout)
     (why,) = (one["why"] for one in explained if one["handler"] == "loyalty.points")
-    assert f"a worker cannot load a plugin any more: {site}/loyalty/points.py:1: entry point loyalty" in why
+    assert f"a worker cannot load the plugin loyalty any more: {site}/loyalty/points.py:1: entry point loyalty" in why
 
     (site / "loyalty/points.py").write_text("POINTS = 'newer'\n")
     assert {result(shop, event_id, "loyalty.points") for event_id in waiting} == {("newer", "1.5")}

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +25,9 @@ from receiver.config import Config
 from receiver.contract.compose import Request, compose
 from receiver.contract.intake import Delivery, receive
 from receiver.contract.signing.sources import with_query
-from receiver.inbox import Administration, EventQueries, Housekeeping, Inbox, connect, keys, server_url
+from receiver.inbox import Administration, Declaration, EventQueries, Housekeeping, Inbox, connect, keys, server_url
 from receiver.inbox.redis import embedded_server
+from receiver.inbox.rq_records import register_worker
 from receiver.spool import Refusals, open_existing_refusals
 from tests.support.programs import Process, run_to_end, start_command, storehooks, with_times
 from workers.testing.local_system import free_port
@@ -302,6 +304,12 @@ class System:
     def accept(self, topic: str = "order.created", **how: Any) -> str:
         """Store an event in the inbox without a web server; returns its id."""
         return self.inbox.accept([self.delivery(topic, **how)])[0].id
+
+    def declare_as_worker(self, *handlers: Declaration, worker: str = "host-1-1") -> None:
+        """Declare handlers as a live worker does."""
+        fields = {"queues": keys.rq_queue(keys.DEFAULT_QUEUE), "last_heartbeat": datetime.now(UTC).isoformat()}
+        register_worker(self.client, worker, [keys.DEFAULT_QUEUE], fields)
+        self.inbox.declare(handlers, worker=f"{worker}|here")
 
     def damage_mark_of(self, delivery: Delivery) -> str:
         """Damage the repeat mark of a delivery, so that the inbox refuses it and no other; returns the mark's key."""

@@ -6,6 +6,7 @@ A command's file is imported when the command runs, so that a command does not w
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -20,17 +21,18 @@ from traceback import format_exc
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
 from receiver import __version__
 from receiver.contract.errors import StorehooksError
-from workers.cli.options import CommandGroup
+from workers.cli.options import COMPLETE_VARIABLE, CommandGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Run": {
-        "dev": ("dev", "Run everything: server, receiver, workers, console, sandbox store."),
+        "dev": ("dev", "Run everything: receiver, workers, console, sandbox store."),
         "web": ("run", "Run the receiver: the public HTTP endpoint."),
         "worker": ("run", "Run the workers and their housekeeper."),
         "console": ("console", "Run the operator's web app."),
@@ -38,20 +40,21 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "listen": ("listen", "Send new events to a local program, until Ctrl-C."),
         "init": ("init", "Write config.toml and plugins/hello.py in this folder."),
         "new-plugin": ("new_plugin", "Write a plugin package with tests into a new folder."),
+        "completion": ("completion", "Print the completion script of bash, zsh or fish."),
     },
     "Look": {
         "doctor": ("doctor", "Check config, server, plugins, workers and stores."),
         "stats": ("stats", "Show event counts."),
         "size": ("size", "Show the memory, disk and processes that events need."),
         "topics": ("topics", "List the event names that stores send, and their handlers."),
-        "audit": ("audit", "List what people did."),
+        "audit": ("audit", "List what people did, newest first."),
         "verify": ("verify", "Explain why a delivery's signature is valid or not."),
         "send": ("send", "Send a signed event as the store would, and follow it."),
     },
     "Nouns (without a command, each one lists)": {
         "events": ("events", "List, show, replay and reread events."),
         "failures": ("failures", "List, show, replay and drop failures."),
-        "refused": ("refused", "List, show and release refused deliveries of this host."),
+        "refused": ("refused", "List, show, release and drop refused deliveries."),
         "hosts": ("hosts", "List and forget hosts, and accept that Redis was replaced."),
         "handlers": ("handlers", "List, explain, run, certify, pause and retire handlers."),
         "stores": ("stores", "List, show, add, pause, resume and remove stores."),
@@ -83,6 +86,11 @@ class LazyGroup(CommandGroup):
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Without importing the commands."""
+        names = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -100,8 +108,10 @@ def storehooks() -> None:
 
 def main() -> None:
     """The script `storehooks`."""
+    if COMPLETE_VARIABLE in os.environ:
+        import_module("workers.cli.completion")  # it has our own script for fish
     try:
-        code = storehooks.main(standalone_mode=False)
+        code = storehooks.main(standalone_mode=False, complete_var=COMPLETE_VARIABLE)
     except click.Abort:
         code = 1
     except BrokenPipeError:  # the reader of the pipe has ended, such as `| head`

@@ -18,7 +18,8 @@ from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.records import Record
 from workers.cli import output
 from workers.cli.api_import import ImportOptions, import_file
-from workers.cli.options import Command, choose_store, connect_server, load_config
+from workers.cli.listing import RowList
+from workers.cli.options import Command, choose_store, connect_server, is_on_this_machine, load_config, yes_option
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, configured_catalogue
 from workers.storeapi.confirmations import Confirmations, state_text
@@ -51,6 +52,7 @@ MAX_COLUMNS = 6
 @click.option("--dry-run", is_flag=True, help="Import: show what would be sent, and the first errors.")
 @click.option("--store", help="The store. Optional if only one store is configured.")
 @click.option("--all", "all_", is_flag=True, help="All pages of a listing, not only the first.")
+@yes_option
 @click.option("--json", "json_", is_flag=True, help="Print JSON, also on a terminal.")
 def api(
     group: str | None,
@@ -64,9 +66,12 @@ def api(
     dry_run: bool,
     store: str | None,
     all_: bool,
+    yes: bool,
     json_: bool,
 ) -> None:
     """Call the store's API.
+
+    It asks for confirmation before a call that is not a GET, unless the store is on this machine.
 
     \b
     storehooks api --list             list the operations
@@ -84,7 +89,7 @@ def api(
             probe(config, name, json_)
             return
         importing = ImportOptions(key or "", again, dry_run)
-        call(config, name, group, operation, values, _fields(params), data_file, importing, all_, json_)
+        call(config, name, group, operation, values, _fields(params), data_file, importing, all_, yes, json_)
     except ApiError as error:
         output.error(error)
         raise click.exceptions.Exit(1) from None
@@ -98,14 +103,22 @@ def list_operations(config: Config, store: str | None, json_: bool) -> None:
     catalogue = configured_catalogue(config, name)
     known = Confirmations(_redis_if_available(config) if name else None, name or "")
     rows = [_row(one, state_text(one, known.confirmed_on(one), name or "")) for one in catalogue]
-    if json_:
-        output.as_json(rows)
-        return
     prefix = os.path.commonpath([row["path"] for row in rows]).rstrip("/") if output.width() < FULL_PATHS else ""
-    cells = [_cells(row, prefix) for row in rows]
-    output.table(("OPERATION", "METHOD", "PATH", "STATE"), cells, shorten=("PATH",))
+    listing = RowList(
+        cells={
+            "path": lambda path: f"…{path.removeprefix(prefix)}" if prefix else path,
+            "state": lambda state: output.state(state.split()[0], state),
+        },
+        drop=("documented",),
+        shorten=("path",),
+    )
+    listing.show(rows, json_=json_)
+    if json_:
+        return
     output.echo(f"\n{_count(catalogue)}" + (f"\n… stands for {prefix}" if prefix else ""))
-    output.next_command("storehooks api probe  confirm operations by safe GETs")
+    with_api = [one for one in ([name] if name else sorted(config.stores)) if config.stores[one].base_url][:1]
+    which = [f" --store {one}" if len(config.stores) > 1 else "" for one in with_api]
+    output.next_command(*(f"storehooks api probe{one}  confirm operations by safe GETs" for one in which))
 
 
 def _row(operation: Operation, state: str) -> dict[str, Any]:
@@ -117,11 +130,6 @@ def _row(operation: Operation, state: str) -> dict[str, Any]:
         "documented": operation.documented,
         "state": state,
     }
-
-
-def _cells(row: dict[str, Any], prefix: str) -> tuple[Any, ...]:
-    path = f"…{row['path'].removeprefix(prefix)}" if prefix else row["path"]
-    return f"{row['group']}.{row['name']}", row["method"], path, output.state(row["state"].split()[0], row["state"])
 
 
 def _count(catalogue: Catalogue) -> str:
@@ -151,6 +159,7 @@ def call(
     data_file: str | None,
     importing: ImportOptions,
     all_: bool,
+    yes: bool,
     json_: bool,
 ) -> None:
     from workers.storeapi import client_for_store
@@ -168,6 +177,8 @@ def call(
     if any(importing) and not is_import:
         raise ConfigError("--key, --again and --dry-run are for the import of a CSV or JSON Lines file with --data")
     client = client_for_store(config, store, _redis_if_available(config))
+    only_reads = wanted.method == "GET" or importing.dry_run or is_on_this_machine(config.stores[store].base_url)
+    output.confirm(f"call {wanted.full_name} of {store}", yes=yes or only_reads, note=f"{wanted.method} {wanted.path}")
     if data_file and is_import:
         import_file(client, group, Path(data_file), importing, json_)
         return

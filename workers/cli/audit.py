@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import click
 
-from receiver.inbox.audit_trail import AuditEntry, AuditTrail
+from receiver.inbox.audit_trail import AuditTrail
 from workers.cli import output
+from workers.cli.listing import RowList
 from workers.cli.options import Command, connect_reader, json_option, load_config
+
+LISTING = RowList(
+    cells={"selection": lambda chosen: ", ".join(f"{name} {value}" for name, value in chosen.items())},
+    drop=("id", "of", "count"),
+    shorten=("who", "result", "selection"),
+)
 
 
 @click.command(cls=Command)
@@ -18,19 +25,7 @@ def audit(limit: int, json_: bool) -> None:
     Each action has an entry from before it began, and mostly one from its end.
     """
     found = AuditTrail(connect_reader(load_config())).newest(limit)
-    if json_:
-        output.as_json(found)
-        return
-    if not found:
-        output.echo("no one has changed anything yet")
-        return
-    rows = [(one.at, one.who, _action(one), _what(one), "" if one.count is None else one.count) for one in found]
-    output.table(("TIME", "WHO", "ACTION", "WHAT", "COUNT"), rows, drop=("COUNT",), wrap="WHAT")
-
-
-def _action(one: AuditEntry) -> str:
-    return f"{one.action} ended" if one.of else one.action
-
-
-def _what(one: AuditEntry) -> str:
-    return one.result or ", ".join(f"{name} {value}" for name, value in one.selection.items())
+    names = ("at", "who", "action", "selection", "count", "result", "of", "id")
+    LISTING.show([{name: getattr(one, name) for name in names} for one in found], json_=json_)
+    if not found and not json_:
+        output.echo("nothing was changed yet")

@@ -31,7 +31,7 @@ from receiver.start_checks import prepare_data_dir, require_free_port
 from workers.cli import output
 from workers.cli.dev_stream import RefusalStream, RunStream
 from workers.cli.file_watch import FileWatch, config_files, plugin_files
-from workers.cli.options import Command, load_config
+from workers.cli.options import Command, load_config, send_command
 from workers.cli.stats import equation
 from workers.console.access import has_password, new_link, require_safe
 from workers.plugins.validation_process import validate_plugins
@@ -52,7 +52,7 @@ SERVER_STAGE = 0
 @click.option("--no-sandbox", is_flag=True, help="Do not run the sandbox store.")
 @click.option("--events", type=click.IntRange(1), metavar="N", help="Stop with a summary after N handled events.")
 def dev(no_sandbox: bool, events: int | None) -> None:
-    """Run everything: server, receiver, workers, console, sandbox store."""
+    """Run everything: receiver, workers, console, sandbox store."""
     reap_orphans_if_first()
     started = time.monotonic()
     config = load_config()
@@ -218,12 +218,15 @@ class Dev:
         if self._max_events:
             return
         output.echo("In a second terminal:")
-        has_api = any(store.base_url for store in self._config.stores.values())
+        sandboxed = next(iter(self._config.stores), "")
+        has_api = bool(sandboxed and self._config.stores[sandboxed].base_url)
+        which = f" --store {sandboxed}" if len(self._config.stores) > 1 else ""
+        send = send_command(self._config)
         output.next_command(
-            "storehooks send order.created  send your own event",
-            "storehooks send order.created --tamper body  send one that is refused",
+            *(f"{command}  send your own event" for command in send),
+            *(f"{command} --tamper body  send one that is refused" for command in send),
             "storehooks events  list the events",
-            *(["storehooks api orders list  call the sandbox store's API"] if has_api else []),
+            *([f"storehooks api orders list{which}  call the sandbox store's API"] if has_api else []),
             *(f"edit {os.path.relpath(file)}  it is reloaded when you save it" for file in self._plugin_files.files),
         )
         output.echo()
@@ -293,7 +296,7 @@ class Dev:
             output.echo(
                 f"\nstopped in {took:.1f} s, all processes ended, events stored in {self._config.redis.data_dir}"
             )
-            output.line(summary, indent=2)
+            output.line(f"this run: {summary}", indent=2)
 
     def _summary(self) -> str:
         try:

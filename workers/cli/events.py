@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,11 @@ from receiver.contract.event import UNREADABLE, form_fields
 from receiver.inbox import Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.cursors import Cursor
-from receiver.inbox.queries.events import EventRecord, RunRecord
+from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord, read_summary
 from workers.cli import output
 from workers.cli.auditing import record
 from workers.cli.events_reread import reread
+from workers.cli.listing import RowList, follow_option
 from workers.cli.options import (
     UNREADABLE_HINT,
     Moment,
@@ -34,11 +35,18 @@ from workers.cli.options import (
     json_option,
     load_config,
     require_handler,
+    send_command,
     yes_option,
 )
 from workers.cli.replay_run import run_replay
+from workers.history.event_filter import EventFilter, where_of
 from workers.operations.all_events import AllEvents
+from workers.operations.arrivals import EventArrivals
 from workers.operations.replay import Replay, Selection, matching_runs
+
+LISTING = RowList(
+    cells={"status": output.state}, drop=("delivery_id", "source", "resource_id"), shorten=("store", "topic")
+)
 
 
 @click.group(cls=Noun)
@@ -63,6 +71,7 @@ events.add_command(reread)
 @click.option("--until", type=Moment(), help="Only events accepted before then.")
 @before_option
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of events.")
+@follow_option
 @json_option
 def list_events(
     where: tuple[str, ...] = (),
@@ -73,13 +82,18 @@ def list_events(
     until: datetime | None = None,
     before: Cursor | None = None,
     limit: int = 50,
+    follow: bool = False,
     json_: bool = False,
     **texts: str | None,
 ) -> None:
-    """List events, newest first, those in the history included."""
-    from workers.history.event_filter import EventFilter, where_of
+    """List events, newest first, those in the history included.
 
+    With --follow the newest is the last, and new events come after it, in the order in which they are accepted.
+    """
     config = load_config()
+    shown = (
+        replace(LISTING, drop=(*LISTING.drop[:2], "store", *LISTING.drop[2:])) if len(config.stores) == 1 else LISTING
+    )
     wanted = EventFilter(
         where=tuple(map(where_of, where)),
         resource_id=resource or "",
@@ -88,7 +102,16 @@ def list_events(
         until=_microseconds(until) if until else None,
         **{name: text or "" for name, text in texts.items()},
     )
-    listing = all_events(config, connect_reader(config)).find(wanted, status=status, before=before, limit=limit)
+    stored = all_events(config, connect_reader(config))
+    if follow:
+        if status or until or before or wanted.handler or wanted.result or wanted.error:
+            raise ConfigError(
+                "--follow shows events when they are accepted, before they have runs: "
+                "leave out --status, --handler, --result, --error, --until and --before"
+            )
+        _follow(shown, stored, wanted, limit, json_)
+        return
+    listing = stored.find(wanted, status=status, before=before, limit=limit)
     found = listing.events
     if listing.fault:
         output.warn(f"only events in Redis are listed, because the history cannot be read: {listing.fault}")
@@ -97,23 +120,36 @@ def list_events(
             f"looked back to {listing.looked_back_to:%Y-%m-%dT%H:%M:%SZ}, and found {counted(len(found), 'event')}; "
             f"to go on from there, add --before {listing.next}"
         )
+    shown.show([_row(one) for one in found], json_=json_)
     if json_:
-        output.as_json(found)
         return
-    if not found:
-        output.echo("no events found")
-        output.next_command("storehooks send order.created  send one")
-        return
-    rows = [(e.received_at, e.store, e.topic, e.resource_id, output.state(e.status), e.source, e.id) for e in found]
-    output.table(
-        ("RECEIVED", "STORE", "TOPIC", "RESOURCE", "STATUS", "SOURCE", "ID"),
-        rows,
-        drop=("SOURCE", "RESOURCE"),
-        shorten=("STORE", "TOPIC"),
-    )
-    if listing.next and not listing.looked_back_to:
+    if listing.next and not listing.looked_back_to and found:
         output.echo(f"\nFor earlier ones, add --before {listing.next}")
-    output.next_command(f"storehooks events show {found[0].id}  its payload and its runs")
+    if found:
+        output.next_command(f"storehooks events show {found[0].id}  its payload and its runs")
+    else:
+        output.echo("no events found")
+        output.next_command(*(f"{command}  send one" for command in send_command(config)))
+
+
+def _row(one: EventSummary) -> dict[str, Any]:
+    names = ("received_at", "store", "topic", "resource_id", "status", "source", "delivery_id", "id")
+    return {name: getattr(one, name) for name in names}
+
+
+def _follow(shown: RowList, stored: AllEvents, wanted: EventFilter, limit: int, json_: bool) -> None:
+    arrivals = EventArrivals(stored, store=wanted.store, content=bool(wanted.where))
+    listed = stored.find(replace(wanted, until=arrivals.cursor + 1), limit=limit).events
+    shown.follow(map(_row, reversed(listed)), lambda: _arrived(arrivals, wanted), json_=json_)
+
+
+def _arrived(arrivals: EventArrivals, wanted: EventFilter) -> Iterator[dict[str, Any]]:
+    told = arrivals.fault
+    for one in arrivals.new():
+        if wanted.is_met_by(one.event):
+            yield _row(read_summary(one.id, one.fields))
+    if arrivals.fault and not told:
+        output.warn(f"only events in Redis are shown, because the history cannot be read: {arrivals.fault}")
 
 
 def _microseconds(moment: datetime) -> int:
@@ -250,7 +286,7 @@ def replay_events(
     output.echo(f"{counted(total, 'run')} {'matches' if total == 1 else 'match'}")
     if not dry_run:
         total = min(total, first or total)
-        output.confirm_on_terminal(f"Replay {counted(total, 'run')}?", needed=not yes and total > 1)
+        output.confirm(f"replay {counted(total, 'run')}", yes=yes or not total)
         record(inbox.client, "replay", count=total, events=event_ids, first=first, again=again, **chosen)
         run_replay(replay, work, total=total)
 

@@ -10,6 +10,7 @@ from receiver.inbox.administration import RereadResult
 from workers.cli import output
 from workers.cli.auditing import record
 from workers.cli.options import Command, choose_store, connect_server, json_option, load_config, yes_option
+from workers.operations.all_events import AllEvents
 from workers.operations.reread import Rereader
 
 NOT_READ = {
@@ -38,12 +39,12 @@ def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: 
     client = connect_server(config)
     queries, failures = EventQueries(client), FailureQueries(client)
     total = len(event_ids) or failures.count_unreadable()
-    output.confirm_on_terminal(f"Read {counted(total, 'event')} again?", needed=not (yes or dry_run) and total > 1)
+    output.confirm(f"read {counted(total, 'event')} again", yes=yes or dry_run or not total)
     if not dry_run:
         record(client, "reread", count=total, events=event_ids, store=name)
     rereader = Rereader(config, queries, store=name, dry_run=dry_run)
     with output.progress("reading", total) as bar:
-        chosen = dict.fromkeys(queries.find_id(one) for one in event_ids)
+        chosen = dict.fromkeys(map(AllEvents(client, None).find_id, event_ids))
         rereader.read(chosen or failures.unreadable(), bar.advance)
     counts = rereader.counts
     if json_:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import click
 
-from receiver.contract.diagnosis.formatting import counted, some
+from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration, FailureQueries, Inbox, keys
 from receiver.inbox.administration import DropResult
+from receiver.inbox.model import from_ms
 from receiver.inbox.queries.cursors import Cursor
-from receiver.inbox.queries.failures import Failure, FailureGroup
+from receiver.inbox.queries.failures import FailureGroup
 from receiver.inbox.queries.runs import RunQueries
 from workers.cli import output
 from workers.cli.auditing import record
+from workers.cli.listing import RowList, follow_option
 from workers.cli.options import (
     UNREADABLE_HINT,
     Noun,
@@ -25,11 +28,14 @@ from workers.cli.options import (
     before_option,
     connect_reader,
     connect_server,
+    json_option,
     load_config,
     yes_option,
 )
 from workers.cli.replay_run import run_replay
 from workers.operations.all_events import AllEvents
+from workers.operations.arrivals import FailureArrivals
+from workers.operations.given_ids import NEWEST, choose
 from workers.operations.replay import RUNS_AT_ONCE, Replay
 
 REREAD = "storehooks events reread --dry-run  what can be read after you have corrected the scheme"
@@ -41,42 +47,53 @@ NOT_DROPPED = {
 }
 
 
-@click.group(cls=Noun)
+class FailuresNoun(Noun):
+    """Without a command it shows the groups, and with options that only `list` has, the runs."""
+
+    def default(self, args: list[str]) -> str:
+        known = {name for one in self.commands["groups"].params for name in one.opts}
+        return "groups" if all(one.partition("=")[0] in known for one in args if one.startswith("-")) else "list"
+
+
+GROUPS = RowList(
+    cells={
+        "retrying": lambda number: output.figure(number, "retrying"),
+        "failed": lambda number: output.figure(number, "failed"),
+        "at": lambda place: place.rpartition("/")[2],
+        "versions": ", ".join,
+    },
+    drop=("example", "versions", "stores", "first_at", "at", "last_at"),
+    shorten=("error",),
+)
+RUNS = RowList(
+    cells={"status": output.state},
+    drop=("group", "version", "handler", "topic", "attempts", "failed_at", "store", "next_at"),
+    shorten=("error",),
+)
+
+
+@click.group(cls=FailuresNoun)
 def failures() -> None:
-    """List, show, replay and drop failures."""
+    """List, show, replay and drop failures. Without a command: the groups."""
 
 
-@failures.command("list")
-@click.option("--group", metavar="GROUP", help="List the runs of this group.")
+@failures.command("groups")
 @before_option
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of entries.")
-@click.option("--json", "json_", is_flag=True, help="Print JSON, one entry for each run.")
-def list_failures(
-    group: str | None = None, before: Cursor | None = None, limit: int = 100, json_: bool = False
-) -> None:
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of groups.")
+@json_option
+def list_groups(before: Cursor | None, limit: int, json_: bool) -> None:
     """List failures grouped by cause, latest first."""
     client = connect_reader(load_config())
-    reader = FailureQueries(client)
-    if group or json_:
-        in_group = reader.in_group(_the_group(reader, group).id, before=before, limit=limit) if group else None
-        found = in_group.entries if in_group else reader.latest(limit=limit)
-        if json_:
-            output.as_json(found)
-        else:
-            _show_runs(found)
-        if in_group and in_group.next:
-            output.warn(f"these are {counted(limit, 'run')}; for more, add --before {in_group.next}")
-        elif json_ and len(found) == limit:
-            output.warn(f"only the latest {counted(limit, 'run')}; --limit N prints more")
-        return
-    page = reader.groups(before=before, limit=limit)
+    page = FailureQueries(client).groups(before=before, limit=limit)
     groups = page.entries
+    GROUPS.show([_group_row(one) for one in groups], json_=json_)
+    if page.next:
+        output.warn(f"these are {counted(limit, 'group')}; for more, add --before {page.next}")
+    if json_:
+        return
     if not groups:
         output.echo("no failures")
         return
-    _show_groups(groups)
-    if page.next:
-        output.warn(f"these are {counted(limit, 'group')}; for more, add --before {page.next}")
     _show_versions(groups)
     worst = max(groups, key=lambda one: one.retrying + one.failed)
     show = f"storehooks failures show {worst.id}  traceback and an example event"
@@ -96,6 +113,43 @@ def list_failures(
     )
 
 
+@failures.command("list")
+@click.option("--group", metavar="GROUP", help="Only the runs of this group.")
+@before_option
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of runs.")
+@follow_option
+@json_option
+def list_failures(group: str | None, before: Cursor | None, limit: int, follow: bool, json_: bool) -> None:
+    """List failed and retrying runs, by group, latest first.
+
+    With --follow the newest is the last, and each attempt that fails from then on comes after it.
+    """
+    reader = FailureQueries(connect_reader(load_config()))
+    group = _the_group(reader, group).id if group else None
+    if before and not group:
+        raise ConfigError("--before goes on in the list of one group; add --group GROUP")
+    arrivals = FailureArrivals(reader, group=group)
+    page = reader.in_group(group, before=before, limit=limit) if group else None
+    found = page.entries if page else reader.latest(limit=limit)
+    if follow:
+        listed = sorted(
+            (one for one in found if one.failed_at < from_ms(arrivals.started)), key=lambda one: one.failed_at
+        )
+        RUNS.follow(map(asdict, listed), lambda: map(asdict, arrivals.new()), json_=json_)
+        return
+    RUNS.show([asdict(one) for one in found], json_=json_)
+    if page and page.next:
+        output.warn(f"these are {counted(limit, 'run')}; for more, add --before {page.next}")
+    elif not page and len(found) == limit:
+        output.warn(f"only the latest {counted(limit, 'run')}; --limit N prints more")
+    if json_:
+        return
+    if not found:
+        output.echo("no failures")
+        return
+    output.next_command(f"storehooks failures show {found[0].group}  traceback and an example event")
+
+
 @failures.command("show")
 @click.argument("group")
 def show_group(group: str) -> None:
@@ -107,7 +161,7 @@ def show_group(group: str) -> None:
     output.field("group", found.id, wide=10)
     retrying, failed = output.figure(found.retrying, "retrying"), output.figure(found.failed, "failed")
     output.field("runs", retrying + " retrying, " + failed + f" failed, {counted(found.stores, 'store')}", wide=10)
-    output.field("since", f"{output.clock(found.first)}, last {output.clock(found.last)}", wide=10)
+    output.field("since", f"{output.clock(found.first_at)}, last {output.clock(found.last_at)}", wide=10)
     attempts = ((version, counted(count, "failed attempt")) for version, count in found.versions.items())
     versions = ", ".join(f"{version} ({number})" for version, number in attempts)
     output.field("versions", versions, wide=10)
@@ -143,7 +197,7 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
     if chosen.unreadable:
         raise ConfigError(UNREADABLE_HINT)
     total = min(chosen.total, first or chosen.total)
-    output.confirm_on_terminal(f"Replay {counted(total, 'run')}?", needed=not yes and total > 1)
+    output.confirm(f"replay {counted(total, 'run')}", yes=yes)
     replay = Replay(Inbox(client), AllEvents(client, None), rate=rate, first=first, urgent=bool(first or event_id))
     work = partial(replay.group, chosen.group.id) if chosen.group else partial(replay.items, chosen.items)
     record(client, "replay", count=total, group=group, event=event_id, first=first)
@@ -160,9 +214,9 @@ def drop_failures(group: str | None, event_id: str | None, reason: str, yes: boo
     client = connect_server(load_config())
     reader, administration = FailureQueries(client), Administration(client)
     chosen = _choose(reader, group, event_id)
-    output.confirm_on_terminal(f"Drop {counted(chosen.total, 'run')}?", needed=not yes and chosen.total > 1)
+    output.confirm(f"drop {counted(chosen.total, 'run')}", yes=yes)
     record(client, "drop", count=chosen.total, group=group, event=event_id, reason=reason)
-    items = reader.runs_of(chosen.group.id, until=chosen.group.last) if chosen.group else iter(chosen.items)
+    items = reader.runs_of(chosen.group.id, until=chosen.group.last_at) if chosen.group else iter(chosen.items)
     counts: Counter[DropResult] = Counter()
     with output.progress("dropping", chosen.total) as bar:
         while page := list(islice(items, RUNS_AT_ONCE)):
@@ -195,10 +249,11 @@ def _choose(reader: FailureQueries, group: str | None, event_id: str | None) -> 
     if group:
         found = _the_group(reader, group)
         return _Chosen(found.retrying + found.failed, group=found)
-    event = RunQueries(reader.client).of_event(str(event_id))
+    found_id = AllEvents(reader.client, None).find_id(str(event_id))
+    event = RunQueries(reader.client).of_event(found_id)
     items = event.failures() if event else []
     if not items:
-        raise NotFound(f"event {str(event_id)[:64]!r} has no failed run; `storehooks failures` lists them")
+        raise NotFound(f"event {found_id} has no failed run; `storehooks failures` lists them")
     return _Chosen(len(items), items=items)
 
 
@@ -214,72 +269,28 @@ def _replay_or_drop(group: FailureGroup) -> tuple[str, str]:
     )
 
 
-def _the_group(reader: FailureQueries, start: str) -> FailureGroup:
-    found = reader.groups_named(start)
-    if len(found) > 1:
-        names = some([one.id for one in found])
-        raise ConfigError(f"{len(found)} failure groups begin with {start[:64]!r}: {names}; give more of the id")
-    if not found:
-        raise NotFound(
-            f"no failure group {start[:64]!r}; if it was listed before, nothing is left to replay or drop. "
-            "`storehooks failures` lists the groups. If a handler has 200 groups, its further causes are in one more, "
-            '"other causes"'
-        )
-    return found[0]
-
-
-def _show_groups(groups: list[FailureGroup]) -> None:
-    short = _short_ids(groups)
-    rows = [
-        (
-            short[one.id],
-            one.handler,
-            output.figure(one.retrying, "retrying"),
-            output.figure(one.failed, "failed"),
-            one.stores,
-            one.first,
-            one.last,
-            _where(one),
-        )
-        for one in groups
-    ]
-    output.table(
-        ("GROUP", "HANDLER", "RETRYING", "FAILED", "STORES", "SINCE", "LAST", "ERROR"),
-        rows,
-        drop=("STORES", "SINCE", "LAST"),
-        shorten=("ERROR",),
+def _the_group(reader: FailureQueries, which: str) -> FailureGroup:
+    missing = (
+        f"no failure group {which[:64]!r}; if it was listed before, nothing is left to replay or drop. "
+        "`storehooks failures` lists the groups. If a handler has 200 groups, its further causes are in one more, "
+        '"other causes"'
     )
+    found = reader.group(choose(which, reader.newest_group_ids(NEWEST), kind="failure groups", missing=missing))
+    if found is None:
+        raise NotFound(missing)
+    return found
 
 
-def _short_ids(groups: list[FailureGroup]) -> dict[str, str]:
-    """As much of each id as tells all groups apart, and at least four characters."""
-    length = next(n for n in range(4, 9) if len({one.id[:n] for one in groups}) == len(groups))
-    return {one.id: one.id[:length] for one in groups}
-
-
-def _where(group: FailureGroup) -> str:
-    place = "/".join(group.at.split("/")[-1:])
-    return f"{group.error[:60]}  {place}".rstrip()
-
-
-def _show_runs(found: list[Failure]) -> None:
-    rows = [
-        (f.event, f.store, f.topic, f.handler, output.state(f.status), f.attempts, f.next_at, f.error[:60])
-        for f in found
-    ]
-    output.table(
-        ("EVENT", "STORE", "TOPIC", "HANDLER", "STATUS", "ATTEMPTS", "NEXT", "ERROR"),
-        rows,
-        drop=("HANDLER", "TOPIC", "ATTEMPTS", "STORE", "NEXT"),
-        shorten=("ERROR",),
-    )
+def _group_row(one: FailureGroup) -> dict[str, Any]:
+    names = ("handler", "retrying", "failed", "stores", "first_at", "last_at", "error", "at", "versions")
+    fields = {name: getattr(one, name) for name in names}
+    return {"group": one.id, **fields, "example": keys.split_item(one.example)[0]}
 
 
 def _show_versions(groups: list[FailureGroup]) -> None:
     runs = sum(one.retrying + one.failed for one in groups)
     output.echo(f"\n{counted(runs, 'run')}.")
-    short = _short_ids(groups)
     for one in groups[:MAX_SENTENCES]:
         version = next(iter(one.versions)) if len(one.versions) == 1 else "?"
         if version != "?" and one.handler != keys.INTAKE:
-            output.echo(f"All of {short[one.id]} ran {one.handler} {version}.")
+            output.echo(f"All of {one.id} ran {one.handler} {version}.")

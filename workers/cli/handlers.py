@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -12,13 +13,14 @@ from receiver.config import Config
 from receiver.contract.diagnosis.formatting import counted, waits
 from receiver.contract.errors import ServerUnusable
 from receiver.contract.topics import matches
-from receiver.inbox import Administration, Declaration, keys
+from receiver.inbox import Administration, Declaration, Inbox, keys
 from receiver.inbox.queries.handlers import AbsentHandler, HandlerQueries
 from workers.cli import output
 from workers.cli.auditing import record
 from workers.cli.handlers_certify import certify
 from workers.cli.handlers_explain import explain
 from workers.cli.handlers_run import run_here
+from workers.cli.listing import RowList
 from workers.cli.options import (
     Noun,
     connect_reader,
@@ -26,9 +28,17 @@ from workers.cli.options import (
     json_option,
     load_config,
     require_handler,
+    send_command,
     yes_option,
 )
 from workers.operations.explain_handlers import START_OR_RELOAD
+from workers.plugins.validation import missing_limits
+
+DETAILS = (
+    *("retries", "timeout", "limit", "delay", "when", "order_by", "on_failure", "stale", "coalesce"),
+    *("plugin", "file", "line"),
+)
+RELOAD = "send HUP to `storehooks worker`: it reloads config and plugins"
 
 
 @click.group(cls=Noun)
@@ -44,53 +54,126 @@ handlers.add_command(certify)
 @handlers.command("list")
 @json_option
 def list_handlers(json_: bool = False) -> None:
-    """List the handlers of this config and environment. Needs no server."""
+    """List the handlers of this config, and those that workers run. Needs no server.
+
+    VERSION is the code on disk, RUNNING what live workers have, each version with the number of workers.
+    """
     from workers.plugins.discovery import declarations, load
-    from workers.plugins.validation import missing_limits
 
     config = load_config()
-    found = declarations(config, load(config))
-    paused, absent = _server_state(config)
+    left_out: dict[str, str] = {}
+    found = declarations(config, load(config, left_out=left_out))
+    live = _live_state(config)
+    here = {one.handler for one in found}
+    others = [one for name, one in sorted(live.declared.items()) if name in live.running and name not in here]
+    rows = [_row(one, live, is_here=one.handler in here) for one in (*found, *others)]
+    LISTING.show(rows, json_=json_)
     if json_:
-        output.as_json(
-            [{**_handler_json(one), "paused": None if paused is None else one.handler in paused} for one in found]
-        )
         return
-    if not found:
+    if not rows:
         output.echo("no handlers: no plugin is installed, and [workers] plugins is empty")
-        return
-    _show_handlers(found, paused)
+    _show_warnings(config, found, left_out)
+    _show_differences(rows)
+    _show_absent(live.absent, here)
+    _show_next(config, found, rows)
+
+
+def _row(one: Declaration, live: _LiveState, *, is_here: bool) -> dict[str, Any]:
+    details = one.details
+    return {
+        "handler": one.handler,
+        "state": live.state_of(one.handler),
+        "topics": one.topics,
+        "stores": one.stores,
+        "version": one.version if is_here else None,
+        "running": dict(live.running.get(one.handler, {})),
+        **{name: details.get(name) for name in DETAILS},
+    }
+
+
+def _running(versions: dict[str, int]) -> str:
+    return ", ".join(f"{version} ({number})" for version, number in sorted(versions.items()))
+
+
+def _retries(retries: int | list[float] | None) -> str:
+    if retries is None or isinstance(retries, int):
+        return "" if retries is None else str(retries)
+    return "/".join(f"{delay:g}" for delay in retries) + " s"
+
+
+LISTING = RowList(
+    cells={
+        "state": output.state,
+        "running": _running,
+        "retries": _retries,
+        "timeout": lambda seconds: f"{seconds:g} s" if seconds else "",
+        "delay": lambda seconds: f"{seconds:g} s" if seconds else "",
+    },
+    drop=(
+        *("line", "file", "plugin", "coalesce", "stale", "on_failure", "delay", "timeout", "retries", "order_by"),
+        *("limit", "stores", "when"),
+    ),
+    shorten=("when", "topics"),
+)
+
+
+@dataclass(frozen=True)
+class _LiveState:
+    """What the server says about handlers. Without one, nothing is known."""
+
+    paused: frozenset[str] | None = None
+    absent: Mapping[str, AbsentHandler] = field(default_factory=dict)
+    running: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    declared: Mapping[str, Declaration] = field(default_factory=dict)
+
+    def state_of(self, handler: str) -> str:
+        if self.paused is None:
+            return "unknown"
+        return "paused" if handler in self.paused else "on" if handler in self.running else "no worker"
+
+
+def _live_state(config: Config) -> _LiveState:
+    try:
+        client = connect_reader(config)
+        names = Administration(client).paused()
+        paused = frozenset(name.removeprefix("handler:") for name in names if name.startswith("handler:"))
+        queries = HandlerQueries(client)
+        declared = {one.handler: one for one in Inbox(client).declarations().handlers}
+        return _LiveState(paused, queries.absent(), queries.running_versions(), declared)
+    except (ServerUnusable, RedisError):
+        return _LiveState()
+
+
+def _show_warnings(config: Config, found: list[Declaration], left_out: Mapping[str, str]) -> None:
     for limit, limited in missing_limits(config, found).items():
         output.warn(
             f"\nconfig has no [limits.{limit}], which {', '.join(limited)} names: its runs are done one at a time; "
             f'write [limits.{limit}] with concurrency = 2 or rate = "5/s"'
         )
-    _show_absent(absent, {one.handler for one in found})
-    held = [one.handler for one in found if one.handler in (paused or ())]
+    for name, why in left_out.items():
+        output.warn(f"\nthe installed plugin {name} is left out: {why}")
+
+
+def _show_differences(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Handlers of which workers run another version than the one on disk."""
+    for row in rows:
+        if row["running"] and row["version"] not in row["running"]:
+            on_disk = f"is {row['version']} on disk" if row["version"] else "is not in this config"
+            output.echo()
+            output.line(output.text(row["handler"], "bold"), f" {on_disk}; workers run {_running(row['running'])}")
+            output.line(f"  {RELOAD}", whole=True)
+
+
+def _show_next(config: Config, found: list[Declaration], rows: Sequence[Mapping[str, Any]]) -> None:
     topics = [topic for one in found for topic in one.topics]
-    taken = "order.created" if any(matches(topic, "order.created") for topic in topics) else topics[0]
-    output.next_command(
-        *([f"storehooks send {taken}  send an event to them"] if "*" not in taken else []),
-        *(f"storehooks handlers resume {name}  start its runs again" for name in held),
-    )
-
-
-def _show_handlers(found: list[Declaration], paused: set[str] | None) -> None:
-    rows = [
-        (
-            one.handler,
-            output.state("?" if paused is None else "paused" if one.handler in paused else "on"),
-            ", ".join(one.topics),
-            ", ".join(one.stores),
-            _retries(one),
-            f"{one.details['timeout']:g} s",
-            one.version,
-            _conditions(one),
-        )
-        for one in found
+    taken = "order.created" if any(matches(topic, "order.created") for topic in topics) else (topics or ["*"])[0]
+    lines = [f"{command}  send an event to them" for command in send_command(config, taken) if "*" not in taken]
+    if rows and all(one["state"] == "no worker" for one in rows):
+        lines = ["storehooks worker  start one; until then events wait", *lines]
+    lines += [
+        f"storehooks handlers resume {one['handler']}  start its runs again" for one in rows if one["state"] == "paused"
     ]
-    headings = ("HANDLER", "STATE", "TOPICS", "STORES", "RETRIES", "TIMEOUT", "VERSION", "WHEN")
-    output.table(headings, rows, drop=("VERSION", "TIMEOUT", "RETRIES", "STORES"), shorten=("WHEN", "TOPICS"))
+    output.next_command(*lines)
 
 
 def _show_absent(absent: Mapping[str, AbsentHandler], here: set[str]) -> None:
@@ -104,22 +187,14 @@ def _show_absent(absent: Mapping[str, AbsentHandler], here: set[str]) -> None:
         output.line("  ", fix, whole=True)
 
 
-def _server_state(config: Config) -> tuple[set[str] | None, dict[str, AbsentHandler]]:
-    """The paused handlers, and those that no worker has. None and nothing if there is no server."""
-    try:
-        client = connect_reader(config)
-        names = Administration(client).paused()
-        paused = {name.removeprefix("handler:") for name in names if name.startswith("handler:")}
-        return paused, HandlerQueries(client).absent()
-    except (ServerUnusable, RedisError):
-        return None, {}
-
-
 @handlers.command("pause")
 @click.argument("handler")
-def pause(handler: str) -> None:
+@yes_option
+def pause(handler: str, yes: bool) -> None:
     """Start no more runs of a handler. They wait, and no attempt is used up."""
     administration = _administration_with(handler)
+    is_paused = f"handler:{handler}" in administration.paused()
+    output.confirm(f"pause {handler}", yes=yes or is_paused, note="its runs wait until it is resumed")
     record(administration.client, "pause", handler=handler)
     output.echo(f"{handler} is paused" if administration.pause(handler=handler) else f"{handler} is already paused")
     output.next_command(f"storehooks handlers resume {handler}  start its runs again")
@@ -127,13 +202,15 @@ def pause(handler: str) -> None:
 
 @handlers.command("resume")
 @click.argument("handler")
-def resume(handler: str) -> None:
+@yes_option
+def resume(handler: str, yes: bool) -> None:
     """Start the runs of a paused handler again, in their order."""
     administration = _administration_with(handler)
     if f"handler:{handler}" not in administration.paused():
         output.echo(f"{handler} is not paused")
         return
     waiting = administration.client.zcard(keys.READY + handler)
+    output.confirm(f"resume {handler}", yes=yes, note=waits(waiting, "run"))
     record(administration.client, "resume", handler=handler)
     administration.resume(handler=handler)
     output.echo(f"{handler} is resumed; {waits(waiting, 'run')}")
@@ -148,12 +225,10 @@ def retire(handler: str, yes: bool) -> None:
     queries = HandlerQueries(administration.client)
     waiting, still_there = queries.waiting([handler])[handler], handler in queries.present()
     least = "at least " if waiting.or_more else ""
-    question = f"Fail {least}{counted(waiting.runs, 'waiting run')} of {handler}?"
     had = "a worker had this handler within the last 20 s; if it still has it, new events are routed to it again"
-    if still_there:
-        output.require_yes(question, yes=yes, why=had)
-    else:
-        output.confirm_on_terminal(question, needed=not yes and waiting != (0, False))
+    note = had if still_there else ""
+    runs = f"{least}{counted(waiting.runs, 'waiting run')}"
+    output.confirm(f"retire {handler} and fail {runs} of it", yes=yes, note=note)
     record(administration.client, "retire", count=waiting.runs, handler=handler)
     ended = administration.retire(handler)
     output.echo(f"{handler} is retired; {counted(ended, 'waiting run')} failed")
@@ -167,23 +242,3 @@ def _administration_with(handler: str) -> Administration:
     client = connect_server(load_config())
     require_handler(client, handler)
     return Administration(client)
-
-
-def _conditions(one: Declaration) -> str:
-    """The conditions for a run to start: when, delay, limit and order."""
-    details = one.details
-    parts = [details["when"], f"{details['delay']:g} s after arrival" if details["delay"] else None]
-    parts.append(f"limit {details['limit']}" if details["limit"] else None)
-    parts.append(f"in order by {details['order_by']}" if details["order_by"] else None)
-    return ", ".join(filter(None, parts))
-
-
-def _retries(one: Declaration) -> str:
-    retries = one.details["retries"]
-    return str(retries) if isinstance(retries, int) else "/".join(f"{delay:g}" for delay in retries) + " s"
-
-
-def _handler_json(one: Declaration) -> dict[str, Any]:
-    shown = ("plugin", "retries", "timeout", "limit", "order_by", "on_failure", "stale", "coalesce", "file", "line")
-    details = {name: one.details[name] for name in shown}
-    return {"handler": one.handler, "topics": one.topics, "stores": one.stores, "version": one.version, **details}

@@ -13,7 +13,7 @@ from receiver.contract.event import Event
 from receiver.inbox import keys
 from receiver.inbox.outcomes import Ending
 from workers.cli import output
-from workers.cli.options import UNREADABLE_HINT, Command, all_events, connect_server, load_config
+from workers.cli.options import UNREADABLE_HINT, Command, all_events, connect_server, load_config, yes_option
 
 if TYPE_CHECKING:
     from workers.operations.event_export import EventExport
@@ -31,14 +31,20 @@ if TYPE_CHECKING:
 @click.option("--live", is_flag=True, help="Let ctx.api call the real store. Default: a sandbox store for this run.")
 @click.option("--record", is_flag=True, help="Store the marks of ctx.once and ctx.state. Default: store nothing.")
 @click.option("--pdb", is_flag=True, help="Start the debugger at the exception.")
-def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool) -> None:
-    """Run one handler here, with this code. The inbox is not changed."""
+@yes_option
+def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool, yes: bool) -> None:
+    """Run one handler here, with this code. The inbox is not changed.
+
+    It asks for confirmation with --live and with --record.
+    """
     from workers.operations.local_run import LocalRun
 
     if handler == keys.INTAKE:
         raise ConfigError(f"{handler} is not a handler: {UNREADABLE_HINT}")
     config = load_config()
     event, export = _event_from(config, source)
+    uses = [*(["the real store"] if live else []), *(["stored marks and state"] if record else [])]
+    output.confirm(f"run {handler} with {' and '.join(uses)}", yes=yes or not uses)
     run = LocalRun(config, handler, record=record, live=live, export=export)
     try:
         outcome = run.run(event)

@@ -10,8 +10,11 @@ from receiver.inbox.history_place import place_host
 from receiver.inbox.known_data import accept_data, data_notices
 from workers.cli import output
 from workers.cli.auditing import record
+from workers.cli.listing import RowList
 from workers.cli.options import Noun, connect_server, connect_to_list_hosts, json_option, load_config, yes_option
 from workers.operations.host_spools import Host, accepted, choose_host, find_hosts, write_refusal
+
+LISTING = RowList(cells={"state": output.state}, drop=("oldest",))
 
 
 @click.group(cls=Noun)
@@ -26,14 +29,12 @@ def list_hosts(json_: bool = False) -> None:
     config = load_config()
     client = connect_to_list_hosts(config)
     found = find_hosts(config, client)
+    LISTING.show([{"name": one.name, **one.as_json()} for one in found], json_=json_)
     if json_:
-        output.as_json([{"name": one.name, **one.as_json()} for one in found])
         return
     if not found:
         output.echo("no host has reported; start `storehooks web`")
         return
-    rows = [(one.name, output.state(one.state), spooled_text(one), one.oldest, one.seen) for one in found]
-    output.table(("HOST", "STATE", "SPOOLED", "OLDEST", "LAST SEEN"), rows, drop=("OLDEST",))
     if silent := [one.name for one in found if one.state == "silent" and one.spooled is None]:
         if refusal := write_refusal(client):
             output.line(
@@ -53,8 +54,8 @@ def forget(name: str, yes: bool) -> None:
     client = connect_server(config)
     found = find_hosts(config, client)
     if name == place_host(client) and name not in [one.name for one in found]:
-        left = "its past events are not shown any more"
-        output.require_yes(f"Forget that {name} has the history? Then {left}.", yes=yes, why=left)
+        left = "its past events are then not shown any more"
+        output.confirm(f"forget that {name} has the history", yes=yes, note=left)
         record(client, "forget host", host=name)
         Administration(client).forget_host(name)
         output.echo(f"forgot that {name} has the history")
@@ -62,22 +63,25 @@ def forget(name: str, yes: bool) -> None:
     host = choose_host(found, name)
     if host.state == "receiving":
         raise ConfigError(f"{host.name} is receiving; stop `storehooks web` there first")
-    output.require_yes(f"Forget {host.name}? {_left(host)}.", yes=yes, why=_left(host))
+    output.confirm(f"forget {host.name}", yes=yes, note=_left(host))
     record(client, "forget host", host=host.name)
     Administration(client).forget_host(host.name)
     output.echo(f"forgot {host.name}; it is listed again if `storehooks web` starts there")
 
 
 @hosts.command("accept")
-def accept() -> None:
+@yes_option
+def accept(yes: bool) -> None:
     """Accept that Redis was emptied, replaced or restored, as `storehooks doctor` has reported."""
     client = connect_server(load_config())
     noticed = data_notices(client)
     if not noticed:
         raise NotFound("no host has noticed that Redis was emptied, replaced or restored")
+    names = ", ".join(sorted(noticed))
+    output.confirm("accept the data that Redis has now", yes=yes, note=f"noticed by {names}")
     record(client, "accept data", hosts=sorted(noticed))
     accept_data(client)
-    output.echo(f"{', '.join(sorted(noticed))}: the data that Redis has now is accepted")
+    output.echo(f"{names}: the data that Redis has now is accepted")
 
 
 def _left(host: Host) -> str:
@@ -88,9 +92,3 @@ def _left(host: Host) -> str:
         return f"its spool has {accepted(None)}, and none of them will be handled"
     last = accepted(host.reported)
     return f"its spool had {last} at its last report, may have more since, and none of them will be handled"
-
-
-def spooled_text(host: Host) -> str:
-    if host.spooled is not None:
-        return f"{host.spooled:,}"
-    return "unknown" if host.reported is None else f"unknown, {host.reported:,} at last report"

@@ -15,11 +15,11 @@ from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event
 from receiver.contract.topics import PROBE, matches
-from receiver.inbox import EventQueries
 from receiver.inbox.outcomes import Ending
-from receiver.inbox.queries.damage import DamagedRecord
 from workers.cli import output
-from workers.cli.options import Command, choose_store, connect_server, load_config
+from workers.cli.options import Command, all_events, choose_store, connect_server, load_config
+from workers.history.past_events import PastEvent
+from workers.operations.arrivals import EventArrivals
 from workers.operations.local_run import LocalRun
 
 POLL_EVERY = 0.2
@@ -49,12 +49,12 @@ def listen(url: str, topics: tuple[str, ...], store: str | None, secret: str) ->
     except ValidationError:
         raise ConfigError("--forward is not a URL; write --forward http://127.0.0.1:3000/hook") from None
     run = LocalRun(_with_only(config, given), f"forward.{NAME}", record=False)
-    arrivals = Arrivals(EventQueries(connect_server(config)), given)
+    arrivals = EventArrivals(all_events(config, connect_server(config)), store=store or "", content=True)
     output.echo(f"new events are sent to {url}; Ctrl-C ends it")
     sent = 0
     try:
         while True:
-            for event in arrivals.new():
+            for event in _wanted(arrivals.new(), given):
                 _send(run, event)
                 sent += 1
             time.sleep(POLL_EVERY)
@@ -85,30 +85,11 @@ def _send(run: LocalRun, event: Event) -> None:
         time.sleep(RETRY_EVERY)
 
 
-class Arrivals:
-    """The events that are accepted from now on, each once, in order."""
-
-    def __init__(self, queries: EventQueries, wanted: ForwardSettings) -> None:
-        self._queries = queries
-        self._wanted = wanted
-        self._last = queries.last_cursor()
-
-    def new(self) -> Iterator[Event]:
-        """Those since the last call, at most a page of them."""
-        found, self._last = self._queries.arrivals(self._last)
-        for one in found:
-            if one.topic != PROBE and self._is_wanted(one.store, one.topic):
-                event = self._read(one.id)
-                if event is not None:
-                    yield event
-
-    def _is_wanted(self, store: str, topic: str) -> bool:
-        if not topic or not any(matches(pattern, store) for pattern in self._wanted.stores):
-            return False
-        return any(matches(pattern, topic) for pattern in self._wanted.topics)
-
-    def _read(self, event_id: str) -> Event | None:
-        try:
-            return self._queries.as_event(event_id)
-        except DamagedRecord:
-            return None
+def _wanted(arrived: list[PastEvent], wanted: ForwardSettings) -> Iterator[Event]:
+    """Those that are to be sent. One without a topic could not be read, and one without a body cannot be sent."""
+    for one in arrived:
+        store, topic = one.event.store, one.event.topic
+        if topic in ("", PROBE) or one.content is None:
+            continue
+        if any(matches(each, store) for each in wanted.stores) and any(matches(each, topic) for each in wanted.topics):
+            yield one.event

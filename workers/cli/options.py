@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
+from click.shell_completion import CompletionItem
+from click.types import StringParamType
 from redis import Redis
+from redis.exceptions import RedisError
 
 from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.config.errors import did_you_mean
-from receiver.config.values import is_store_name, parse_duration, parse_rate, parse_size
+from receiver.config.values import LOOPBACK, is_store_name, parse_duration, parse_rate, parse_size
 from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError, NotFound, ServerUnusable, StorehooksError
 from receiver.inbox import Inbox, connect_to, keys
@@ -35,6 +39,8 @@ UNREADABLE_HINT = (
 )
 """For commands that are about runs of handlers."""
 MAX_DAMAGED_SHOWN = 10
+COMPLETE_VARIABLE = "_STOREHOOKS_COMPLETE"
+"""A shell sets this variable to ask for completions."""
 
 before_option = click.option(
     "--before",
@@ -43,7 +49,32 @@ before_option = click.option(
     help="Go on where a list ended.",
 )
 json_option = click.option("--json", "json_", is_flag=True, help="Print JSON.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation. Needed without a terminal.")
+"""For every command that changes something; see `output.confirm`."""
+
+
+class ConfiguredName(StringParamType):
+    """A name that a shell completes, such as that of a store of the config."""
+
+    def __init__(self, names: Callable[[Config], Iterable[str]]) -> None:
+        self._names = names
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        try:
+            with ctx.scope(cleanup=False):
+                names = sorted(self._names(load_config()))
+        except (StorehooksError, RedisError):  # nothing is printed while a person types
+            return []
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+COMPLETED = {
+    "store": ConfiguredName(lambda config: config.stores),
+    "handler": ConfiguredName(
+        lambda config: {one.handler for one in Inbox(connect_server(config)).declarations().handlers}
+    ),
+}
+"""Names of arguments and options -> their values."""
 
 
 class Command(click.Command):
@@ -54,6 +85,9 @@ class Command(click.Command):
         config = click.Option(["--config"], metavar="FILE", expose_value=False, callback=_remember_config)
         config.help = "The config file (TOML)."
         self.params.append(config)
+        for one in self.params:
+            if one.name in COMPLETED and one.type is click.STRING:
+                one.type = COMPLETED[one.name]
 
 
 def _remember_config(context: click.Context, _: click.Parameter, file: str | None) -> None:
@@ -71,7 +105,21 @@ class Noun(CommandGroup):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         wants_help = any(one in ctx.help_option_names for one in args)
         names_a_command = any(one in self.commands for one in args) or bool(args and not args[0].startswith("-"))
-        return super().parse_args(ctx, args if wants_help or names_a_command else ["list", *args])
+        if ctx.resilient_parsing and not args:  # a shell completes the next word, which may be a command
+            return super().parse_args(ctx, args)
+        return super().parse_args(ctx, args if wants_help or names_a_command else [self.default(args), *args])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands, and the options of the one that is run without a command."""
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            command = self.commands[self.default([incomplete])]
+            found += command.shell_complete(click.Context(command, parent=ctx), incomplete)
+        return list({one.value: one for one in found}.values())
+
+    def default(self, args: list[str]) -> str:  # noqa: ARG002  for a noun with two lists
+        """The command that is run without one."""
+        return "list"
 
 
 def load_config() -> Config:
@@ -160,6 +208,17 @@ def choose_store(config: Config, name: str | None) -> str:
     if name not in config.stores:
         raise NotFound(f"no store {name}; configured stores: {', '.join(sorted(config.stores)) or 'none'}")
     return name
+
+
+def send_command(config: Config, topic: str = "order.created") -> list[str]:
+    """The command that sends an event with this config; nothing without a store."""
+    names = sorted(config.stores)
+    return [f"storehooks send {topic}" + (f" --store {names[0]}" if len(names) > 1 else "")] if names else []
+
+
+def is_on_this_machine(url: str) -> bool:
+    """Whether a URL is a sandbox store or a receiver of this machine, so that a call of it needs no confirmation."""
+    return urlsplit(url).hostname in LOOPBACK
 
 
 def require_store_name(name: str) -> None:

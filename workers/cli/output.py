@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -168,30 +169,22 @@ def raw(data: bytes, *, force: bool) -> None:
         warn("control characters are shown as \\uXXXX; --force prints them as they are, and so does a pipe")
 
 
-def confirm(question: str) -> None:
-    """Ask, and end the command if the answer is no."""
-    click.confirm(escaped(question), abort=True)
+def confirm(action: str, *, yes: bool, note: str = "") -> None:
+    """Called by every command before it changes something: asks on a terminal, and needs `--yes` without one.
+
+    `action` begins with a verb: "drop 3 runs". The question is on standard error, since the output may be JSON.
+    """
+    if yes:
+        return
+    if not is_terminal(sys.stdin):
+        raise ConfigError(f"this would {action}{f'; {note}' if note else ''}; confirm it with --yes")
+    question = f"{action[:1].upper()}{action[1:]}?{f' {note[:1].upper()}{note[1:]}.' if note else ''}"
+    click.confirm(escaped(question), abort=True, err=True)
 
 
-def confirm_on_terminal(question: str, *, needed: bool) -> None:
-    """Ask if that is needed and a person can answer. A script is not asked."""
-    if needed and is_terminal(sys.stdin):
-        confirm(question)
-
-
-def require_yes(question: str, *, yes: bool, why: str) -> None:
-    """Ask, unless the answer is given; a script must give it."""
-    if not yes and not is_terminal(sys.stdin):
-        raise ConfigError(f"{why}; confirm it with --yes")
-    if not yes:
-        confirm(question)
-
-
-def as_json(value: Any) -> None:
-    """Print one JSON document."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE, default=str).decode(), nl=False)
+def as_json(value: Any, *, indent: bool = True) -> None:
+    """Print one JSON document, on one line if it is not indented."""
+    echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None, default=str).decode())
 
 
 def payload(body: bytes) -> None:
@@ -357,9 +350,15 @@ def progress(label: str, total: int, *, unit: str = "") -> Iterator[Progress]:
 
 
 def next_command(*lines: str) -> None:
-    """Print commands to type next. Text after two spaces explains the command, in a column of its own."""
+    """Print commands to type next, for the config that this command was given. Text after two spaces explains the
+    command, in a column of its own."""
+    if not lines:
+        return
     halves = [re.split(r"  +", one, maxsplit=1) for one in lines]
-    commands = [re.sub(r"^storehooks\b", our_name(), half[0]) for half in halves]
+    commands = [
+        re.sub(r"^storehooks\b", our_name(), half[0]) + (_config_option() if half[0].startswith("storehooks ") else "")
+        for half in halves
+    ]
     reasons = ["".join(half[1:]) for half in halves]
     wide = max(len(one) for one in commands)
     aligned = wide + max(len(one) for one in reasons) + 8 <= width()
@@ -371,6 +370,14 @@ def next_command(*lines: str) -> None:
         else:
             line("  ", text(command, "cyan"), whole=True)
             line("      ", text(reason, "dim"), indent=6)
+
+
+def _config_option() -> str:
+    """`--config FILE`, if this command was given a file that it would not have found by itself."""
+    context = click.get_current_context(silent=True)
+    given = ((context and context.find_object(dict)) or {}).get("config")
+    found = os.environ.get("STOREHOOKS_CONFIG") or "config.toml"
+    return f" --config {shlex.quote(given)}" if given and os.path.abspath(given) != os.path.abspath(found) else ""
 
 
 def our_name() -> str:

@@ -2,54 +2,80 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
 from receiver.config import Config
+from receiver.contract.diagnosis.formatting import counted, span
 from receiver.contract.diagnosis.terminal_text import printable
+from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Inbox
 from receiver.spool import Refusal
 from workers.cli import output
 from workers.cli.auditing import record
 from workers.cli.capture_file import write
-from workers.cli.options import Noun, choose_store, connect_server, json_option, load_config, refused_deliveries
-from workers.cli.verify import find_refusal
+from workers.cli.listing import RowList, follow_option
+from workers.cli.options import (
+    Noun,
+    choose_store,
+    connect_server,
+    json_option,
+    load_config,
+    refused_deliveries,
+    send_command,
+    yes_option,
+)
+from workers.cli.verify import find_refusal, find_refusal_id
+from workers.operations.arrivals import RefusalArrivals
 from workers.operations.release import ReleaseCheck, Released, select_refusals, verified, with_open_headers
 from workers.operations.release import release as accept_valid
+
+LISTING = RowList(
+    cells={"has_body": lambda value: "yes" if value else output.state("no")},
+    drop=("hash", "length", "address"),
+    shorten=("store",),
+)
 
 
 @click.group(cls=Noun)
 def refused() -> None:
-    """List, show and release refused deliveries of this host."""
+    """List, show, release and drop refused deliveries."""
 
 
 @refused.command("list")
 @click.option("--store", help="Only deliveries of this store.")
 @click.option("--limit", default=50, show_default=True, help="Maximum number of deliveries.")
+@follow_option
 @json_option
-def list_refused(store: str | None = None, limit: int = 50, json_: bool = False) -> None:
-    """List refused deliveries, newest first."""
+def list_refused(store: str | None, limit: int, follow: bool, json_: bool) -> None:
+    """List refused deliveries of this host, newest first. With --follow the newest is the last."""
     config = load_config()
     refusals = refused_deliveries(config)
+    if follow:
+        arrivals = RefusalArrivals(config.data_dir, store=store)
+        listed = [one for one in refusals.newest(store=store, limit=limit) if one.id <= arrivals.cursor]
+        LISTING.follow(map(_row, reversed(listed)), lambda: map(_row, arrivals.new()), json_=json_)
+        return
     found = refusals.newest(store=store, limit=limit)
+    LISTING.show([_row(one) for one in found], json_=json_)
     if json_:
-        output.as_json([_as_json(one) for one in found])
         return
     if not found:
         output.line(_nothing(config, store), indent=2)
-        output.next_command("storehooks send order.created --tamper body  send one that is refused")
+        if config.receiver.refused:
+            output.next_command(
+                *(f"{command} --tamper body  send one that is refused" for command in send_command(config))
+            )
         return
-    bodies = {True: "stored", False: output.state("no", "not stored")}
-    rows = [(r.id, r.moment, r.name, r.reason, r.length, r.address, bodies[r.has_body]) for r in found]
-    output.table(
-        ("ID", "TIME", "STORE", "REASON", "BYTES", "FROM", "BODY"), rows, drop=("BYTES", "FROM"), shorten=("STORE",)
-    )
     output.echo()
-    output.echo(f"{refusals.count():,} refused on this host, {refusals.count_with_body():,} with a stored body.")
+    stored = f"{refusals.count():,} stored on this host, {refusals.count_with_body():,} of them with a body"
+    output.line(f"{stored}; each for {span(config.receiver.refused.max_age)} at most.", indent=2)
     output.next_command(
         f"storehooks verify --refused {_first_with_body(found)}  why it was refused",
         "storehooks refused release  accept those that are valid by now",
+        "storehooks refused drop --all  delete them",
     )
 
 
@@ -67,7 +93,7 @@ def show_refused(refusal_id: str, raw: bool, force: bool, json_: bool) -> None:
         output.raw(write(dict(with_open_headers(config, refusal).headers), body), force=force)
         return
     if json_:
-        output.as_json({**_as_json(refusal), "headers": refusal.headers, "body": body.decode("utf-8", "replace")})
+        output.as_json({**_row(refusal), "headers": refusal.headers, "body": body.decode("utf-8", "replace")})
         return
     output.line(output.state("refused", refusal.reason))
     output.field("delivery", str(refusal.id), wide=10)
@@ -86,24 +112,56 @@ def show_refused(refusal_id: str, raw: bool, force: bool, json_: bool) -> None:
 
 
 @refused.command("release")
-@click.argument("refusal_ids", metavar="[ID]...", nargs=-1, type=int)
+@click.argument("given", metavar="[last|ID]...", nargs=-1)
 @click.option("--store", help="Only deliveries of this store.")
 @click.option("--dry-run", is_flag=True, help="Show what would be accepted, and change nothing.")
+@yes_option
 @json_option
-def release(refusal_ids: tuple[int, ...], store: str | None, dry_run: bool, json_: bool) -> None:
+def release(given: tuple[str, ...], store: str | None, dry_run: bool, yes: bool, json_: bool) -> None:
     """Verify refused deliveries again, and accept those that are valid.
 
     They are checked with the current config, as of the time they arrived.
     """
     config = load_config()
     name = choose_store(config, store) if store else None
-    released = _dry_run(config, name, refusal_ids) if dry_run else _release(config, name, refusal_ids)
+    refusals = refused_deliveries(config)
+    ids = tuple(find_refusal_id(refusals, one, name) for one in given)
+    if not dry_run:
+        what = counted(len(ids), "delivery", "deliveries") if ids else f"deliveries{f' of {name}' if name else ''}"
+        nothing = not refusals.count_with_body()
+        output.confirm(f"verify refused {what} again and accept those that are valid", yes=yes or nothing)
+    released = _dry_run(config, name, ids) if dry_run else _release(config, name, ids)
     if json_:
         output.as_json(_released_json(released))
     else:
         _show_released(released, dry_run)
     if released.still_refused or released.full:
         raise click.exceptions.Exit(1)
+
+
+@refused.command("drop")
+@click.argument("given", metavar="[last|ID]...", nargs=-1)
+@click.option("--store", help="All deliveries of this store; also a name that is not configured.")
+@click.option("--all", "all_", is_flag=True, help="All refused deliveries of this host.")
+@yes_option
+def drop(given: tuple[str, ...], store: str | None, all_: bool, yes: bool) -> None:
+    """Delete refused deliveries, for example after an attack or a test.
+
+    They cannot be released then, and `storehooks doctor` no longer reports them. The counts of `storehooks stats` stay.
+    """
+    if sum(map(bool, (given, store, all_))) != 1:
+        raise ConfigError("give ids, or --store NAME, or --all; `storehooks refused` lists them")
+    config = load_config()
+    client, refusals = connect_server(config), refused_deliveries(config)
+    chosen = {find_refusal_id(refusals, one) for one in given}
+    chosen = chosen or {one.id for one in refusals.newest(store=store, limit=sys.maxsize)}
+    if not chosen:
+        raise NotFound(f"no refused delivery{f' of {store}' if store else ''} is stored on this host")
+    number = counted(len(chosen), "refused delivery", "refused deliveries")
+    output.confirm(f"delete {number}{f' of {store}' if store else ''}", yes=yes, note="they cannot be released then")
+    record(client, "drop refused", count=len(chosen), store=store, refused=sorted(chosen)[:100] if given else ())
+    refusals.delete(chosen)
+    output.echo(f"{number} deleted")
 
 
 def _first_with_body(found: list[Refusal]) -> int:
@@ -163,14 +221,14 @@ def _nothing(config: Config, store: str | None) -> str:
     return f"no refused deliveries{f' of {store}' if store else ''} on this host"
 
 
-def _as_json(one: Refusal) -> dict[str, Any]:
+def _row(one: Refusal) -> dict[str, Any]:
     return {
         "id": one.id,
         "at": one.moment,
         "store": one.name,
         "reason": one.reason,
         "length": one.length,
-        "hash": one.hash,
         "address": one.address,
         "has_body": one.has_body,
+        "hash": one.hash,
     }

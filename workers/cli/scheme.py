@@ -20,6 +20,7 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.signing.grammar import Scheme
 from workers.cli import output
 from workers.cli.capture_file import read_captured
+from workers.cli.listing import RowList
 from workers.cli.options import Noun, json_option, load_config
 
 _MISSING = {
@@ -28,6 +29,9 @@ _MISSING = {
     "resource_id": "set resource_id, if the delivery names a resource",
     "time": "set occurred, if the delivery says when it happened",
 }
+
+
+LISTING = RowList(drop=("from", "signed"), shorten=("headers", "form", "stores"))
 
 
 @click.group(cls=Noun)
@@ -41,18 +45,9 @@ def list_schemes(json_: bool = False) -> None:
     """List the signing schemes: presets, and those of this config."""
     config = load_config()
     rows = [_row(config, one) for one in config.known_schemes.values()]
+    LISTING.show(rows, json_=json_)
     if json_:
-        output.as_json(rows)
         return
-    output.table(
-        ("SCHEME", "FROM", "HEADER", "FORM", "SIGNED", "STORES"),
-        [
-            (row["scheme"], row["from"], row["headers"][0], row["form"], row["signed"], ", ".join(row["stores"]))
-            for row in rows
-        ],
-        drop=("FROM", "SIGNED"),
-        shorten=("HEADER", "FORM", "STORES"),
-    )
     output.next_command(
         "storehooks scheme show shopify  a scheme as TOML",
         "storehooks scheme detect --request FILE --secret env:NAME  find the scheme of a captured delivery",

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import click
 from redis.exceptions import RedisError
 
 from receiver.config import Config
-from receiver.config.values import LOOPBACK
 from receiver.contract.compose import Request, compose, event_id_in, in_store_shape
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.errors import ConfigError, ServerUnusable
@@ -30,7 +28,14 @@ from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord
 from receiver.process_files import web_addresses
 from workers.cli import output
-from workers.cli.options import Command, choose_store, connect_server, load_config
+from workers.cli.options import (
+    Command,
+    choose_store,
+    connect_server,
+    is_on_this_machine,
+    load_config,
+    yes_option,
+)
 from workers.operations.release import stores_with_secrets
 from workers.operations.topic_names import known_topics, nearest_topic
 from workers.storeapi.samples import sample
@@ -58,7 +63,7 @@ WILDCARDS = "*?["
     "--tamper", type=click.Choice(["signature", "body", "time"]), help="Change it after signing, so that it is refused."
 )
 @click.option("--print", "print_", is_flag=True, help="Print the body, and send nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation if the URL is public.")
+@yes_option
 def send(
     topic: str,
     store: str | None,
@@ -70,7 +75,10 @@ def send(
     print_: bool,
     yes: bool,
 ) -> None:
-    """Send a signed event as the store would, and follow it."""
+    """Send a signed event as the store would, and follow it.
+
+    It asks for confirmation unless the URL is on this machine.
+    """
     config = load_config()
     name = choose_store(config, store)
     if warning := _unknown_topic(config, name, topic):
@@ -82,7 +90,7 @@ def send(
         output.echo(request.body)
         return
     url = config.public_url_of(name)
-    _ask_if_public(url, yes)
+    output.confirm(f"send it to {url}", yes=yes or is_on_this_machine(url), note="that is not on this machine")
     only = "   (the only store)" if store is None else ""
     output.field("to", f"{url}{only}", wide=8)
     kind, size = "your own" if data_file else "sample", f"{len(request.body):,}"
@@ -193,11 +201,6 @@ def _signer(config: Config, name: str) -> Store:
     if not live:
         raise ConfigError(f"{name} has no active secret on this host; `storehooks subscriptions apply` creates one")
     return replace(store, secrets=(live[0],))
-
-
-def _ask_if_public(url: str, yes: bool) -> None:
-    if urlsplit(url).hostname not in LOOPBACK:
-        output.require_yes(f"{url} is not on this machine. Send to it?", yes=yes, why=f"{url} is not on this machine")
 
 
 # The answer and the runs

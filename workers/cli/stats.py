@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import click
 
 from receiver.contract.diagnosis.formatting import counted, waits
 from receiver.inbox import EventQueries
 from workers.cli import output
+from workers.cli.listing import RowList
 from workers.cli.options import Command, connect_to_list_hosts, json_option, load_config
 from workers.operations.host_spools import Host, find_hosts, total_spooled
+
+SHOWN_FIRST = ("accepted", "settled", "open", "failed", "refused", "duplicates")
+SINCE_WHEN = "Open and failed are of now; the other counts are of all time since the data in Redis began."
+LISTING = RowList(
+    cells={name: partial(output.figure, name=name) for name in SHOWN_FIRST},
+    drop=("unkeyed", "altered", "conflicts", "duplicates"),
+)
 
 
 @click.command(cls=Command)
@@ -27,13 +36,13 @@ def stats(json_: bool) -> None:
         output.as_json({**counters.as_json(), **spooled})
         return
     output.line(equation(counters.total), indent=2)
+    output.line(SINCE_WHEN, indent=2)
     output.echo()
-    names = ("accepted", "settled", "open", "failed", "duplicates", "refused")
     rows = [
-        (store, *(output.figure(counts[name], name) for name in names))
+        {"store": store, **{name: counts[name] for name in (*SHOWN_FIRST, *counts)}}
         for store, counts in sorted(counters.stores.items())
     ]
-    output.table(("STORE", *(name.upper() for name in names)), rows, drop=("DUPLICATES",))
+    LISTING.show(rows, json_=False)
     for store, counts in sorted(counters.stores.items()):
         show_reused_ids(store, counts)
     show_spools(hosts, config.receiver.spool_age)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,13 +13,25 @@ from receiver.inbox import Administration, keys
 from receiver.inbox.subscription_checks import Repair
 from workers.cli import output
 from workers.cli.auditing import record
-from workers.cli.options import Noun, choose_store, connect_reader, connect_server, json_option, load_config
+from workers.cli.listing import RowList
+from workers.cli.options import Noun, choose_store, connect_reader, connect_server, json_option, load_config, yes_option
+from workers.cli.stats import SINCE_WHEN
 from workers.cli.stores_add import add
 from workers.cli.stores_remove import remove
 from workers.operations.system_state import FIGURES, store_rows
 
 if TYPE_CHECKING:  # it imports an HTTP client, and `stores list` needs none
     from workers.operations.store_status import StoreStatus
+
+
+def _ago(moment: datetime | None) -> str:
+    return f"{span((datetime.now(UTC) - moment).total_seconds())} ago" if moment else "never"
+
+
+LISTING = RowList(
+    cells={"state": output.state, "last_event": _ago, **{name: partial(output.figure, name=name) for name in FIGURES}},
+    drop=("scheme",),
+)
 
 
 @click.group(cls=Noun)
@@ -40,25 +53,15 @@ def list_stores(json_: bool = False) -> None:
         {"store": one.name, "scheme": one.scheme, "state": one.state, **one.counts, "last_event": one.last_event}
         for one in store_rows(config, client)
     ]
+    LISTING.show(found, json_=json_)
     if json_:
-        output.as_json(found)
         return
     if not found:
         output.echo("no store is configured")
         output.next_command("storehooks stores add NAME  add one")
         return
-    headings = ("store", "scheme", "state", *FIGURES)
-    rows = [
-        [
-            one["store"],
-            one["scheme"],
-            output.state(one["state"]),
-            *(output.figure(one[name], name) for name in FIGURES),
-            _ago(one["last_event"]),
-        ]
-        for one in found
-    ]
-    output.table([*(name.upper() for name in headings), "LAST EVENT"], rows, drop=("SCHEME",))
+    output.echo()
+    output.line(SINCE_WHEN, indent=2)
     output.next_command(
         f"storehooks stores show {found[0]['store']}  secrets, token, subscriptions",
         "storehooks stores add NAME  add one",
@@ -84,11 +87,13 @@ def show_store(store: str | None, json_: bool) -> None:
 
 @stores.command("pause")
 @click.argument("store")
-def pause(store: str) -> None:
+@yes_option
+def pause(store: str, yes: bool) -> None:
     """Start no more runs of a store. Its deliveries are still accepted, and wait."""
     config = load_config()
     administration = Administration(connect_server(config))
-    choose_store(config, store)
+    is_paused = f"store:{choose_store(config, store)}" in administration.paused()
+    output.confirm(f"pause {store}", yes=yes or is_paused, note="its runs wait until it is resumed")
     record(administration.client, "pause", store=store)
     new = administration.pause(store=store)
     output.echo(f"{store} is paused; its deliveries are accepted and wait" if new else f"{store} is already paused")
@@ -97,18 +102,19 @@ def pause(store: str) -> None:
 
 @stores.command("resume")
 @click.argument("store")
-def resume(store: str) -> None:
+@yes_option
+def resume(store: str, yes: bool) -> None:
     """Start the runs of a paused store again, in their order."""
     config = load_config()
     administration = Administration(connect_server(config))
     waiting = administration.client.zcard(keys.HELD + choose_store(config, store))
+    if f"store:{store}" not in administration.paused():
+        output.echo(f"{store} is not paused")
+        return
+    output.confirm(f"resume {store}", yes=yes, note=waits(waiting, "run"))
     record(administration.client, "resume", store=store)
     administration.resume(store=store)
     output.echo(f"{store} is resumed; {waits(waiting, 'run')}")
-
-
-def _ago(moment: datetime | None) -> str:
-    return f"{span((datetime.now(UTC) - moment).total_seconds())} ago" if moment else "never"
 
 
 def _show_status(one: StoreStatus, now: datetime) -> None:

@@ -22,7 +22,15 @@ from receiver.inbox.model import from_ms
 from receiver.inbox.redis.connecting import server_ms
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
-from workers.cli.options import Command, Span, connect_server, json_option, load_config, require_store_name
+from workers.cli.options import (
+    Command,
+    Span,
+    connect_server,
+    json_option,
+    load_config,
+    require_store_name,
+    yes_option,
+)
 from workers.cli.store_steps import Steps, first_line, reload_processes
 from workers.operations.store_files import Draft, as_toml, path_for
 
@@ -70,8 +78,9 @@ def _check_reference(context: click.Context, parameter: click.Parameter, value: 
 @click.option(
     "--wait", type=Span(), default=15.0, metavar="TIME", help="Maximum time to wait for the test event. Default: 15s."
 )
+@yes_option
 @json_option
-def add(name: str, json_: bool, no_subscribe: bool, no_reload: bool, wait: float, **given: Any) -> None:
+def add(name: str, yes: bool, json_: bool, no_subscribe: bool, no_reload: bool, wait: float, **given: Any) -> None:
     """Add a store, subscribe, and wait for a test event.
 
     On a terminal it asks for missing options. If the config or the token is invalid, nothing is written.
@@ -83,6 +92,8 @@ def add(name: str, json_: bool, no_subscribe: bool, no_reload: bool, wait: float
     steps, created = Steps(json_), ""
     if sys.stdin.isatty():
         _ask_for_missing(given)
+    where = f"write {path_for(config, name)}"
+    output.confirm(where if no_subscribe else f"{where} and subscribe at the store", yes=yes)
     if "new" in given["signing_secrets"] or not (given["signing_secrets"] or _can_learn_secret(config, given)):
         created = _create_secret(config, given)
     now = _write_file(config, name, given, steps)

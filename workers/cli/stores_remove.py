@@ -40,10 +40,9 @@ def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json
     choose_store(config, name)
     client = connect_server(config)
     waiting = EventQueries(client).counters().stores.get(name, {}).get("open", 0)
-    more = f" {waiting:,} of its events are open." if waiting else ""
     where = file_of(config, name) or config.place("stores", name)
-    question = f"Remove {name} ({where}) and its subscriptions?{more}"
-    output.require_yes(question, yes=yes, why=f"removing {name} deletes its subscriptions")
+    more = f"{waiting:,} of its events are open" if waiting else ""
+    output.confirm(f"remove {name} ({where}) and its subscriptions", yes=yes, note=more)
     steps = Steps(json_)
     record(client, "remove store", store=name)
     SubscriptionChecks(client).remove(name)

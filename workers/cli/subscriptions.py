@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox.subscription_checks import CheckResult, Repair, SubscriptionChecks
 from workers.cli import output
 from workers.cli.auditing import record
+from workers.cli.listing import RowList
 from workers.cli.options import Noun, choose_store, connect_reader, connect_server, json_option, load_config, yes_option
 from workers.cli.subscriptions_display import (
     count_changes,
@@ -43,8 +43,29 @@ AT_ONCE = 8
 """How many stores are asked at the same time."""
 ENOUGH_FOR_A_BAR = 4
 """From this number of stores on there is a progress bar."""
-CHANGES = "this changes subscriptions at stores"
 T = TypeVar("T")
+
+
+def _last_repair(repairs: list[dict[str, Any]]) -> str:
+    if not repairs:
+        return ""
+    when, gap = datetime.fromtimestamp(repairs[0]["at"], UTC), repairs[0]["gap"]
+    return f"last {output.clock(when)}" + (f", gap {span(gap)}" if gap is not None else "")
+
+
+LISTING = RowList(
+    cells={
+        "state": lambda state: output.state("ok" if state == "ok" else "warn", state),
+        "existing": lambda topics: "" if topics is None else len(topics),
+        "pending": lambda changes: len(changes) or "",
+        "checked_at": lambda at: f"{span((datetime.now(UTC) - at).total_seconds())} ago" if at else "",
+        "repairs": _last_repair,
+        "held_back": lambda text: "yes" if text else "",
+        "unknown": lambda text: "yes" if text else "",
+    },
+    drop=("unknown", "held_back", "repairs", "repair_count", "foreign", "pending"),
+    shorten=("state",),
+)
 
 
 @click.group(cls=Noun)
@@ -64,17 +85,20 @@ def list_subscriptions(store: str | None = None, json_: bool = False) -> None:
     repairs = {name: checks.repairs(name) for name in names}
     removed = checks.removed()
     states = {name: _state(config, name, last.get(name), name in removed) for name in names}
-    if json_:
-        output.as_json(
-            [_as_json(name, states[name], last.get(name), repairs[name], checks.repair_count(name)) for name in names]
-        )
-        return
     rows = [_row(name, states[name], last.get(name), repairs[name], checks.repair_count(name)) for name in names]
-    headings = ("STORE", "WANTED", "EXISTING", "STATE", "CHECKED", "REPAIRS", "LAST REPAIR", "GAP")
-    output.table(headings, rows, drop=("GAP", "LAST REPAIR", "REPAIRS"), shorten=("STATE",))
+    LISTING.show(rows, json_=json_)
+    if json_:
+        return
+    if not names:
+        output.echo("no store is configured")
+        output.next_command("storehooks stores add NAME  add one")
+        return
+    if any(repairs.values()):
+        output.echo("\nRepair count is of all time; the last of them are listed.")
     for name in names:
         _show_problems(last.get(name))
-    output.next_command("storehooks subscriptions plan  ask the stores now")
+    if any(is_managed(config, name) for name in names):
+        output.next_command("storehooks subscriptions plan  ask the stores now")
 
 
 @subscriptions.command("plan")
@@ -114,8 +138,8 @@ def apply_plan(store: str | None, yes: bool, no_delete: bool) -> None:
     show_plans(plans, handlers, summary=False)
     shown = {one.store: one for one in plans if (one.without_deletions if no_delete else one.changes)}
     if shown:
-        question = f"\nMake {count_changes(plans, no_delete)} at {counted(len(shown), 'store')}?"
-        output.require_yes(question, yes=yes, why=CHANGES)
+        output.echo()
+        output.confirm(f"make {count_changes(plans, no_delete)} at {counted(len(shown), 'store')}", yes=yes)
     if store:
         SubscriptionChecks(redis).restore(store)  # naming a removed store means that it is wanted again
     shown |= {one.store: one for one in plans if one.held_back}  # its result is stored, for `doctor`
@@ -149,8 +173,7 @@ def rotate(store: str | None, yes: bool) -> None:
     number = len(managed.rotate_changes())
     if not number:
         raise ConfigError(f"{name} has no subscriptions of ours; `storehooks subscriptions apply` creates them")
-    question = f"Rotate the secrets of {counted(number, 'subscription')} at {name}?"
-    output.require_yes(question, yes=yes, why=CHANGES)
+    output.confirm(f"rotate the secrets of {counted(number, 'subscription')} at {name}", yes=yes)
     record(redis, "rotate secrets", count=number, store=name)
     # The lock is taken after the question, so that repairs are not blocked while the user thinks.
     with SubscriptionChecks(redis).lock(name) as hold:
@@ -241,15 +264,6 @@ def _state(config: Config, name: str, last: CheckResult | None, removed: bool) -
     return f"{len(last.pending)} to do" if last.pending else "ok"
 
 
-def _row(name: str, state: str, last: CheckResult | None, repairs: list[Repair], count: int) -> tuple[Any, ...]:
-    checked = f"{span(time.time() - last.at)} ago" if last else ""
-    figures: tuple[Any, ...] = (last.wanted, len(last.existing)) if last and not last.unknown else ("", "")
-    gap = repairs[0].gap if repairs else None
-    when = datetime.fromtimestamp(repairs[0].at, UTC) if repairs else None
-    shown = output.state("ok" if state == "ok" else "warn", state)
-    return (name, *figures, shown, checked, count, when, span(gap) if gap is not None else "")
-
-
 def _show_problems(last: CheckResult | None) -> None:
     if last is None or not (last.unknown or last.pending or last.held_back):
         return
@@ -259,17 +273,17 @@ def _show_problems(last: CheckResult | None) -> None:
     show_changes([(last.store, sign(one["action"]), one["topic"], one["why"]) for one in last.pending])
 
 
-def _as_json(name: str, state: str, last: CheckResult | None, repairs: list[Repair], count: int) -> dict[str, Any]:
+def _row(name: str, state: str, last: CheckResult | None, repairs: list[Repair], count: int) -> dict[str, Any]:
     return {
         "store": name,
         "state": state,
-        "checked_at": datetime.fromtimestamp(last.at, UTC) if last else None,
         "wanted": last.wanted if last else None,
-        "existing": list(last.existing) if last else [],
+        "existing": list(last.existing) if last and not last.unknown else None,
         "pending": list(last.pending) if last else [],
         "foreign": last.foreign if last else None,
-        "held_back": (last.held_back or None) if last else None,
-        "unknown": (last.unknown or None) if last else None,
+        "checked_at": datetime.fromtimestamp(last.at, UTC) if last else None,
         "repair_count": count,
         "repairs": [{**asdict(one), "gap": one.gap} for one in repairs],
+        "held_back": (last.held_back or None) if last else None,
+        "unknown": (last.unknown or None) if last else None,
     }

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from receiver.inbox import EventQueries, Inbox
 from workers.cli import output
+from workers.cli.listing import RowList
 from workers.cli.options import Command, choose_store, connect_reader, json_option, load_config
 from workers.cli.stats import show_reused_ids
-from workers.operations.topic_names import SentName, Unsent, sent_names, unsent
+from workers.operations.topic_names import Unsent, sent_names, unsent
+
+LISTING = RowList(
+    cells={
+        "theirs": lambda name: name or "(other names)",
+        "handlers": lambda names: ", ".join(names) or output.state("warn", "none"),
+    },
+    drop=("mapped_by", "last_at"),
+    shorten=("handlers", "theirs"),
+)
 
 
 @click.command(cls=Command)
@@ -22,11 +34,11 @@ def topics(store: str | None, json_: bool) -> None:
     names = [choose_store(config, store)] if store else sorted(config.stores)
     schemes = {name: config.known_stores[name].scheme for name in names}
     rows = [row for name in names for row in sent_names(name, schemes[name], queries.event_names(name), handlers)]
+    LISTING.show([asdict(row) for row in rows], json_=json_)
     if json_:
-        output.as_json(rows)
         return
     if rows:
-        _show(rows)
+        output.echo("\nSeen counts all events since the data in Redis began.")
     else:
         output.echo("no events received yet")
     _show_unsent(list(unsent(handlers, rows)))
@@ -35,26 +47,6 @@ def topics(store: str | None, json_: bool) -> None:
     output.next_command(
         "storehooks handlers  which handler takes which topics",
         "storehooks scheme show NAME  how a scheme maps event names to topics",
-    )
-
-
-def _show(rows: list[SentName]) -> None:
-    output.table(
-        ("STORE", "SENT AS", "TOPIC", "MAPPED BY", "SEEN", "LAST", "HANDLERS"),
-        [
-            (
-                row.store,
-                row.theirs or "(other names)",
-                row.topic,
-                row.mapped_by if row.theirs else "",
-                row.seen,
-                row.last_at,
-                ", ".join(row.handlers) or output.state("warn", "none"),
-            )
-            for row in rows
-        ],
-        drop=("MAPPED BY", "LAST"),
-        shorten=("HANDLERS", "SENT AS"),
     )
 
 

@@ -14,6 +14,7 @@ from receiver.spool import Refusal, Refusals
 from workers.cli import output
 from workers.cli.capture_file import read_captured
 from workers.cli.options import Command, choose_store, load_config, refused_deliveries
+from workers.operations.given_ids import LAST, NEWEST, choose
 from workers.operations.refusal_explanation import explain_refusal, other_refusals, place_of_fix
 from workers.operations.release import stores_with_secrets
 
@@ -66,18 +67,25 @@ def _verify_refused(config: Config, named: str | None, wanted: str, now: float |
 
 
 def find_refusal(refusals: Refusals, wanted: str, store: str | None = None) -> Refusal:
-    """The refused delivery with this id, or the `last` one, with its body."""
-    if wanted == "last":
-        newest = refusals.newest(store=store, limit=1)
-        if not newest:
-            raise NotFound(f"no refused delivery{f' of {store}' if store else ''} is stored on this host")
-        wanted = str(newest[0].id)
-    refusal = refusals.get(int(wanted)) if wanted.isascii() and wanted.isdigit() and len(wanted) < 19 else None
-    if refusal is None:
-        raise NotFound(f"no refused delivery {wanted[:20]!r} on this host; `storehooks refused` lists them")
-    if refusal.body is None:
-        raise NotFound(f"the body of refused delivery {refusal.id} was not stored; try a later one")
+    """The refused delivery that is meant, with its body."""
+    number = find_refusal_id(refusals, wanted, store)
+    refusal = refusals.get(number)
+    if refusal is None or refusal.body is None:
+        raise NotFound(f"the body of refused delivery {number} was not stored; try a later one")
     return refusal
+
+
+def find_refusal_id(refusals: Refusals, wanted: str, store: str | None = None) -> int:
+    """The id of a refused delivery, which is given whole, shortened, or as `last`."""
+    if wanted.isascii() and wanted.isdigit() and len(wanted) < 19 and refusals.get(int(wanted)):
+        return int(wanted)
+    newest = (str(one.id) for one in refusals.newest(store=store, limit=1 if wanted == LAST else NEWEST))
+    missing = (
+        f"no refused delivery{f' of {store}' if store else ''} is stored on this host"
+        if wanted == LAST
+        else f"no refused delivery {wanted[:20]!r} on this host; `storehooks refused` lists them"
+    )
+    return int(choose(wanted, newest, kind="refused deliveries", missing=missing))
 
 
 def _others(config: Config, store: Store) -> list[Store]:

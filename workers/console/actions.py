@@ -80,7 +80,7 @@ def replay_group(group_id: str) -> AnyResponse:
 def drop_group(group_id: str) -> AnyResponse:
     group, reason, timer = the_group(group_id), _reason(), _Timer()
     entry = begin_action("drop", count=group.retrying + group.failed, group=group_id, reason=reason)
-    items = FailureQueries(console().client).runs_of(group_id, until=group.last)
+    items = FailureQueries(console().client).runs_of(group_id, until=group.last_at)
     result = _drop(timer.limit(items), reason) + timer.text("dropped")
     return _finish(_group_page(group_id), end_action(entry, result))
 
@@ -227,7 +227,7 @@ def _reason() -> str:
 
 def _group_page(group_id: str) -> str:
     """The group's page, or the list if no run is left in the group."""
-    left = FailureQueries(console().client).groups_named(group_id)
+    left = FailureQueries(console().client).group(group_id)
     return url_for("failures.group", group_id=group_id) if left else url_for("failures.page")
 
 

@@ -50,10 +50,11 @@ class Shown:
 @pages.get("/events")
 def page() -> str | Response:
     if which := text_argument("find"):
-        event_id = all_events().find_id(which)
-        if all_events().event(event_id):
-            return redirect(url_for("events.event", event_id=event_id), 303)
-        raise NotFound(f"No event, delivery or resource {which[:64]} was found among the latest events.")
+        try:
+            event_id = all_events().find_id(which)
+        except NotFound:
+            raise NotFound(f"No event, delivery or resource {which[:64]} was found among the latest events.") from None
+        return redirect(url_for("events.event", event_id=event_id), 303)
     shown = _shown()
     found = all_events().find(
         shown.wanted, status=shown.status or None, before=cursor_argument(), limit=ROWS, seconds=SEARCH_SECONDS

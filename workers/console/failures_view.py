@@ -36,8 +36,7 @@ def group(group_id: str) -> str:
 
 
 def the_group(group_id: str) -> FailureGroup:
-    found = FailureQueries(reader()).groups_named(group_id) if len(group_id) <= 64 else []
-    exact = [one for one in found if one.id == group_id]
-    if not exact:
+    found = FailureQueries(reader()).group(group_id) if len(group_id) <= 64 else None
+    if found is None:
         raise NotFound(f"There is no failure group {group_id[:64]}. Its runs were replayed, dropped or have succeeded.")
-    return exact[0]
+    return found

@@ -35,6 +35,7 @@ from receiver.inbox.queries.events import EventRecord, EventSummary, read_summar
 from receiver.inbox.queries.runs import EventRuns, RunQueries, event_runs
 from workers.history.event_filter import EventFilter
 from workers.history.past_events import LAST_TIME, HistoryDatabase, HistoryError, PastEvent, Position
+from workers.operations.given_ids import LAST, NEWEST, choose
 
 SEARCH_SECONDS = 10.0
 RESTORE_BYTES = 4 << 20
@@ -62,6 +63,11 @@ class AllEvents:
         self._client, self._history = client, history
         self._recent, self._moves = EventQueries(client), HistoryMoves(client)
 
+    @property
+    def in_redis(self) -> AllEvents:
+        """Only those in Redis."""
+        return AllEvents(self._client, None)
+
     def find(
         self,
         wanted: EventFilter,
@@ -82,17 +88,38 @@ class AllEvents:
         return _Search(self._client, history, wanted, status, limit, seconds).run(before)
 
     def find_id(self, which: str) -> str:
-        """The id of an event given by an id that its sender was told, as `last`, or by a delivery or resource id (the
-        newest of them). Without a match the argument is returned."""
+        """The id of an event, given by an id that its sender was told, by a delivery or resource id (the newest of
+        them), as `last`, or by the beginning of its id. Raises NotFound, and ConfigError if several begin so."""
+        missing = f"no event {which[:64]!r}; `storehooks events` lists them"
+        if which == LAST:
+            missing = "no event was accepted yet; `storehooks send order.created` sends one"
+            return choose(which, self._newest_ids(1), kind="events", missing=missing)
+        return self._named(which) or choose(which, self._newest_ids(NEWEST), kind="events", missing=missing)
+
+    def _named(self, which: str) -> str:
+        """The id of an event, given by a whole id; empty if there is none."""
         found = self._recent.find_id(which)
         if self._history is None or self._client.exists(keys.EVENT + which, keys.SAME + which):
             return found
         try:
             return which if self._history.event(which) else self._newer(self._history, which, found) or found
         except HistoryError:
-            if found == which:
+            if not found:
                 raise
             return found
+
+    def _newest_ids(self, limit: int) -> list[str]:
+        """The ids of the newest events, the newest first."""
+        found = dict(self._recent.newest_ids(limit))
+        oldest = min(found.values()) if len(found) == limit else 0
+        try:
+            past = self._history.find(EventFilter(since=oldest), limit=limit).events if self._history else ()
+        except HistoryError:
+            if not found:
+                raise
+            past = ()
+        found = {one.id: one.accepted_at for one in past} | found
+        return sorted(found, key=found.__getitem__, reverse=True)[:limit]
 
     def of_resource(self, *, store: str, kind: str, resource_id: str, limit: int = 10) -> list[PastEvent]:
         """The newest events of a resource, such as an order, the newest first, with their bodies."""
@@ -141,21 +168,32 @@ class AllEvents:
 
         `first` is the time of acceptance of an event to begin with.
         """
-        pages = EventPages(self._client, store=store or "")
         start = int(first or (since.timestamp() * 1e6 if since else 0))
-        end = int(until.timestamp() * 1e6) if until else self._newest()
+        end = int(until.timestamp() * 1e6) if until else self.accepted_until(unknown=int(time.time() * 1e6))
+        for one in self.in_order(start=start, end=end, store=store or ""):
+            yield event_runs(one.id, one.fields, str(one.accepted_at))
+
+    def in_order(self, *, start: int, end: int, store: str = "", content: bool = False) -> Iterator[PastEvent]:
+        """The events that were accepted from one time to another (us), in order of acceptance."""
+        pages = EventPages(self._client, store=store, content=content)
         previous = Position(-1, "")
         while True:
             page = pages.oldest(since=start, until=end)
             last = end if page.last is None else page.last
-            past = self._ascending(EventFilter(store=store or ""), start, last)
+            past = self._ascending(EventFilter(store=store), start, last, content)
             for one in heapq.merge(map(_past_event, page.events), past, key=_place):
                 if one.position != previous:
-                    yield event_runs(one.id, one.fields, str(one.accepted_at))
+                    yield one
                 previous = one.position
             if page.last is None:
                 return
             start = last + 1
+
+    def accepted_until(self, *, unknown: int = 0) -> int:
+        """A time of acceptance (us) that no event exceeds and that later ones will; `unknown` if it is not stored."""
+        recent: Any = self._client.zrange(keys.INDEX, -1, -1, withscores=True)
+        until: Any = self._client.get(keys.ACCEPTED_UNTIL)
+        return max(int(recent[0][1]) if recent else 0, to_number(until) or unknown)
 
     def bring_back(self, event_ids: Iterable[str]) -> None:
         """Write those of the events that are only in the history back to Redis, so that they can be replayed."""
@@ -178,36 +216,29 @@ class AllEvents:
     def _newer(self, history: HistoryDatabase, which: str, recent: str) -> str:
         """The past event that is meant, if it is newer than the one that was found in Redis."""
         found, newest = "", int(self._client.zscore(keys.INDEX, recent) or -1)
-        wanted = (
-            (EventFilter(),) if which == "last" else (EventFilter(delivery_id=which), EventFilter(resource_id=which))
-        )
-        for one in wanted:
+        for one in (EventFilter(delivery_id=which), EventFilter(resource_id=which)):
             for past in history.find(replace(one, since=newest + 1), limit=1).events:
                 found, newest = past.id, past.accepted_at
         return found
 
-    def _newest(self) -> int:
-        """The time of acceptance of the newest event. A clock may be behind it, if it was set back."""
-        recent: Any = self._client.zrange(keys.INDEX, -1, -1, withscores=True)
-        until: Any = self._client.get(keys.ACCEPTED_UNTIL)
-        return max(int(recent[0][1]) if recent else 0, to_number(until) or int(time.time() * 1e6))
-
     def _past(self, event_id: str) -> PastEvent | None:
         return self._history.event(event_id) if self._history else None
 
-    def _ascending(self, wanted: EventFilter, start: int, end: int) -> Iterator[PastEvent]:
+    def _ascending(self, wanted: EventFilter, start: int, end: int, content: bool) -> Iterator[PastEvent]:
         """Past events in order of acceptance. The databases have the newest first, so they are read in spans, each of
         which has at most some pages."""
         span = FIRST_SPAN
         while self._history is not None and start <= end:
             until = min(start + span, end + 1)
-            found = self._history.find(replace(wanted, since=start, until=until), limit=5 * PAGE + 1, seconds=60)
+            found = self._history.find(
+                replace(wanted, since=start, until=until), limit=5 * PAGE + 1, seconds=60, content=content
+            )
             if found.out_of_time:
                 raise HistoryError("the history did not answer within a minute; run the same command again later")
             if len(found.events) > 5 * PAGE and span > 1:
                 span //= 2
                 continue
-            current = EventPages(self._client).of({one.id: one.accepted_at for one in found.events})
+            current = EventPages(self._client, content=content).of({one.id: one.accepted_at for one in found.events})
             for one in reversed(found.events):
                 yield _past_event(current[one.id]) if one.id in current else one
             start, span = until, span * 2 if len(found.events) < 2 * PAGE else span

@@ -34,8 +34,8 @@ class RoutingFacts:
     """Limits that have no free slot."""
     absent: Mapping[str, AbsentHandler] = field(default_factory=dict)
     """Handlers that no worker has now, although some were declared in the last 15 minutes."""
-    plugin_faults: frozenset[str] = frozenset()
-    """Why workers cannot load a plugin any more."""
+    plugin_faults: frozenset[tuple[str, str]] = frozenset()
+    """Plugins that workers cannot load any more, and why."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,9 @@ def _limited(facts: RoutingFacts, name: str) -> HandlerExplanation:
         return HandlerExplanation(name, False, "limit", f"{limit or 'the handler'} is busy until {until:%H:%M:%S} UTC")
     if limit in facts.full:
         return HandlerExplanation(name, False, "limit", f"[limits.{limit}] has no free slot")
-    if facts.plugin_faults:
-        why = f"ready; a worker cannot load a plugin any more: {'; '.join(sorted(facts.plugin_faults))}"
+    plugin = str(facts.declared[name].details.get("plugin"))
+    if faults := sorted(fault for one, fault in facts.plugin_faults if one == plugin):
+        why = f"ready; a worker cannot load the plugin {plugin} any more: {'; '.join(faults)}"
         return HandlerExplanation(name, False, RunStatus.WAITING, why, "storehooks doctor")
     return HandlerExplanation(name, False, RunStatus.WAITING, "ready; waiting for a worker", "storehooks stats")
 

@@ -30,5 +30,7 @@ def read_routing_facts(
         busy=queries.busy_limits(),
         full=frozenset(name for name, most in limits.items() if queries.slots_taken(name) >= most),
         absent=HandlerQueries(client).absent(),
-        plugin_faults=frozenset(one.plugin_fault for one in HealthQueries(client).workers() if one.plugin_fault),
+        plugin_faults=frozenset(
+            (plugin, one.plugin_fault) for one in HealthQueries(client).workers() for plugin in one.faulty_plugins
+        ),
     )

@@ -21,7 +21,7 @@ from typing import Any
 from receiver.config import Config
 from receiver.config.settings import HandlerSettings, PluginSettings
 from receiver.config.values import parse_duration
-from receiver.contract.errors import PluginError
+from receiver.contract.errors import MissingSetting, PluginError
 from receiver.inbox import Declaration
 from workers.plugins import conditions, forward, plugin_settings, validation
 from workers.plugins.plugin_code import (
@@ -59,10 +59,12 @@ class Plugin:
         return self.code.source.origin
 
 
-def load(config: Config, copies: SourceCopies | None = None) -> list[Plugin]:
+def load(config: Config, copies: SourceCopies | None = None, left_out: dict[str, str] | None = None) -> list[Plugin]:
     """Every plugin of this config and this environment, validated. PluginError names the first invalid one.
 
-    Files are read from disk, except those that are in `copies`, which then has the others, too.
+    Files are read from disk, except those that are in `copies`, which then has the others, too. An installed plugin is
+    in every config of its environment. One that needs settings, and of which this config has none, is left out:
+    `left_out` then has its name and the reason.
     """
     sources = [*_entry_points(config), *_configured(config), *_forwards(config)]
     _search_config_folder(config)
@@ -83,8 +85,15 @@ def load(config: Config, copies: SourceCopies | None = None) -> list[Plugin]:
                     f"{other.file}:{other.line}. Rename one, or give it name=..."
                 )
             seen[handler.name] = handler
-        plugin_settings.check(config, plugin.router, plugin.handlers)
-    return plugins
+    without = {} if left_out is None else left_out
+    for plugin in plugins:
+        try:
+            plugin_settings.check(config, plugin.router, plugin.handlers)
+        except MissingSetting as error:
+            if not plugin.code.source.version or plugin_settings.is_configured(config, plugin.name):
+                raise
+            without[plugin.name] = error.logged
+    return [plugin for plugin in plugins if plugin.name not in without]
 
 
 def load_validated(config: Config, validated: ValidatedCode) -> tuple[list[Plugin], dict[str, str]]:
@@ -118,7 +127,10 @@ def load_one(config: Config, which: str) -> Plugin:
     """One plugin, validated: found by its name among the plugins of the config, or by its file or module."""
     if which.endswith(".py") or "/" in which:
         return load(_with_only(config, str(Path(which).absolute())))[0]
-    loaded = load(config)
+    left_out: dict[str, str] = {}
+    loaded = load(config, left_out=left_out)
+    if which in left_out:
+        raise PluginError(left_out[which])
     for plugin in loaded:
         if plugin.name == which:
             return plugin

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from receiver.config import Config
-from receiver.contract.errors import PluginError
+from receiver.contract.errors import MissingSetting, PluginError
 from receiver.contract.topics import matches
 from workers.plugins.context import make_settings
 from workers.plugins.router import Handler, Router
@@ -32,6 +32,11 @@ def general_settings(config: Config, plugin: str) -> Mapping[str, Any]:
 
 def settings_of_store(config: Config, plugin: str, store: str) -> Mapping[str, Any]:
     return config.stores[store].plugins.get(plugin, {}) if store in config.stores else {}
+
+
+def is_configured(config: Config, plugin: str) -> bool:
+    """Whether the config has settings of a plugin."""
+    return plugin in config.plugins or any(plugin in store.plugins for store in config.stores.values())
 
 
 def build(config: Config, router: Router, store: str, defaults: Mapping[str, Any] | None = None) -> Any:
@@ -131,7 +136,8 @@ def _validated(config: Config, router: Router, store: str, values: Mapping[str, 
         logged = begin + f"invalid ({problem['type']})"  # the message may be the plugin's, and quote the value
     where = _place(config, router, store, *(str(step) for step in problem["loc"]))
     see = f"See {_model_place(router)}"
-    raise PluginError(f"{where}: {fix}. {see}", logged=f"{where}: {logged}. {see}")
+    kind = MissingSetting if problem["type"] in ("missing", "missing_argument") else PluginError
+    raise kind(f"{where}: {fix}. {see}", logged=f"{where}: {logged}. {see}")
 
 
 def _place(config: Config, router: Router, store: str, *key: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import orjson
@@ -28,6 +28,8 @@ class ValidatedPlugins:
 
     handlers: list[Declaration]
     code: ValidatedCode
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Installed plugins without their settings in this config -> what is missing."""
 
 
 def validate_plugins(config: Config) -> list[Declaration]:
@@ -89,7 +91,7 @@ def _plugins_in(report: bytes, code: int) -> ValidatedPlugins:
         Declaration(**{**one, "topics": tuple(one["topics"]), "stores": tuple(one["stores"])})
         for one in found["handlers"]
     ]
-    return ValidatedPlugins(handlers, ValidatedCode.from_json(found["code"]))
+    return ValidatedPlugins(handlers, ValidatedCode.from_json(found["code"]), found["left_out"])
 
 
 def _load_and_report(config: Config, writer: int, parent: int, only: str, validated: ValidatedCode | None) -> NoReturn:
@@ -99,12 +101,16 @@ def _load_and_report(config: Config, writer: int, parent: int, only: str, valida
         isolate_child(parent, keep_open={writer})
         signal.alarm(LOAD_SECONDS)
         try:
-            copies = SourceCopies(validated)
-            plugins = [discovery.load_one(config, only)] if only else discovery.load(config, copies)
+            copies, left_out = SourceCopies(validated), dict[str, str]()
+            plugins = [discovery.load_one(config, only)] if only else discovery.load(config, copies, left_out)
             code = ValidatedCode(tuple(one.code for one in plugins), copies.copies, copies.modules)
             if validated:
                 discovery.refuse_missing(code, validated)
-            report: dict[str, Any] = {"handlers": discovery.declarations(config, plugins), "code": code.as_json()}
+            report: dict[str, Any] = {
+                "handlers": discovery.declarations(config, plugins),
+                "code": code.as_json(),
+                "left_out": left_out,
+            }
         except Exception as error:  # noqa: BLE001  a plugin's model of its settings may raise anything
             fault = error if isinstance(error, PluginError) else validation.import_error("a plugin", error)
             report = {"error": str(fault), "logged": fault.logged}

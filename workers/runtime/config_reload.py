@@ -39,6 +39,8 @@ class ConfigReload:
         self._reload_follows = False
         self.fault = ""
         """Why plugins cannot be loaded by child processes, or not be validated again."""
+        self.faulty: list[str] = []
+        """The plugins that child processes could not load."""
 
     def begin(self) -> None:
         """Begin a reload, or have it follow the one that is under way."""
@@ -54,6 +56,7 @@ class ConfigReload:
         if self._validation is None:
             if not self.fault:
                 log.warning("plugins cannot be loaded as they were validated; validating them again", plugins=missing)
+            self.faulty = sorted(missing)
             why = "; ".join(f"{plugin}: {reason}" for plugin, reason in missing.items())
             self._start(ValidationProcess(config, code=code), missing=why)
 

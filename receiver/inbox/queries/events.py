@@ -16,9 +16,8 @@ from receiver.contract.event import Event
 from receiver.inbox import keys
 from receiver.inbox.model import Declaration, from_ms, read_declarations, read_detail, read_event, to_number, unpack
 from receiver.inbox.outcomes import ENDED, RunState, RunStatus, status_of
-from receiver.inbox.queries.cursors import MAX_SCANNED, Cursor
+from receiver.inbox.queries.cursors import MAX_SCANNED
 from receiver.inbox.queries.damage import DAMAGED, DamagedRecord, as_text, read_each, read_numbers
-from receiver.inbox.queries.event_pages import EventPages
 from receiver.inbox.queries.runs import FailedAttempt, failed_attempts
 from receiver.inbox.redis.connecting import server_ms
 
@@ -204,35 +203,20 @@ class EventQueries:
         index = keys.index_of(store) if store else keys.INDEX
         return list(islice(self._newest(index, since, min(limit, _PAGE)), limit))
 
-    def last_cursor(self) -> Cursor:
-        """The place of the event that was accepted last."""
-        found: Any = self.client.zrange(keys.INDEX, -1, -1, withscores=True)
-        return Cursor(int(found[0][1]), as_text(found[0][0])) if found else Cursor(0, "")
-
-    def arrivals(self, after: Cursor) -> tuple[list[EventSummary], Cursor]:
-        """The events accepted after a cursor, in order, at most a page of them, and where to go on.
-
-        Each event has a later time than those before it, so that none is missed.
-        """
-        page = EventPages(self.client).oldest(since=after.time + 1, until="+inf")
-        found = [read_summary(one.id, one.fields) for one in page.events]
-        last = page.last or max((one.accepted_at for one in page.events), default=after.time)
-        return found, Cursor(last, "")
-
     def find_id(self, which: str) -> str:
-        """The id of an event given by an id that its sender was told, as `last`, or by a delivery or resource id (the
-        newest of them).
-
-        Only the newest events are searched. Without a match the argument is returned.
-        """
+        """The id of an event given by an id that its sender was told, or by a delivery or resource id (the newest of
+        them, if it is among the newest events). Empty if there is none."""
         if self.client.exists(keys.EVENT + which):
             return which
         if same := self.client.get(keys.SAME + which):
             return as_text(same)
-        for event in islice(self._newest(keys.INDEX, None), MAX_SCANNED):
-            if which in ("last", event.delivery_id, event.resource_id):
-                return event.id
-        return which
+        newest = islice(self._newest(keys.INDEX, None), MAX_SCANNED)
+        return next((one.id for one in newest if which in (one.delivery_id, one.resource_id)), "")
+
+    def newest_ids(self, limit: int) -> list[tuple[str, int]]:
+        """The ids of the newest events, each with its time of acceptance (us), the newest first."""
+        found = self._page(keys.INDEX, "+inf", "-inf", limit)
+        return [(as_text(event_id), int(accepted_at)) for event_id, accepted_at in found]
 
     def event(self, event_id: str) -> EventRecord | None:
         """One event with its runs, which are one record. Raises DamagedRecord."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import Redis
 
@@ -36,8 +36,8 @@ class FailureGroup:
     failed: int
     stores: int
     versions: dict[str, int]
-    first: datetime
-    last: datetime
+    first_at: datetime
+    last_at: datetime
     example: str
 
 
@@ -67,6 +67,14 @@ class StoppedKeys:
     """Runs that are queued behind the failures."""
 
 
+class FailurePlace(NamedTuple):
+    """Where a failure is: its group, its run, and the time of the failed attempt (ms)."""
+
+    group: str
+    item: str
+    failed_at: float
+
+
 class FailureQueries:
     def __init__(self, client: Redis) -> None:
         self.client = client
@@ -84,10 +92,13 @@ class FailureQueries:
             page = self.groups(before=page.next)
             yield from page.entries
 
-    def groups_named(self, start: str) -> list[FailureGroup]:
-        """The groups whose id begins like this. Only the ids of the others are read."""
-        names = [name for name in members(self.client, keys.GROUPS) if name.startswith(start)]
-        return self._read(names[:PAGE])
+    def newest_group_ids(self, limit: int) -> list[str]:
+        """The ids of the groups with the latest failures, the latest first."""
+        found: Any = self.client.zrange(keys.GROUPS, 0, limit - 1, desc=True)
+        return list(map(as_text, found))
+
+    def group(self, group_id: str) -> FailureGroup | None:
+        return next(iter(self._read([group_id])), None)
 
     def runs_of(self, group: str, *, until: datetime | None = None) -> Iterator[str]:
         """Runs that are in a group now, the oldest first, each once: also those that stay in the group meanwhile. With
@@ -156,11 +167,24 @@ class FailureQueries:
     def in_group(self, group: str, *, before: Cursor | None = None, limit: int = 100) -> Page[Failure]:
         """The failures of a group, the latest first."""
         page = page_before(self.client, keys.GROUP_RUNS + group, before, limit=limit)
+        return Page(self.read([FailurePlace(group, *one) for one in page.entries]), page.next)
+
+    def places(self, *, since: float, group: str | None = None) -> list[FailurePlace]:
+        """The failures of one group or of all since a time (ms), in order of their time."""
+        names: Any = [group] if group else self.client.zrange(keys.GROUPS, since, "+inf", byscore=True)
+        found: list[FailurePlace] = []
+        for name in map(as_text, names):
+            scored: Any = self.client.zrange(keys.GROUP_RUNS + name, since, "+inf", byscore=True, withscores=True)
+            found += [FailurePlace(name, as_text(item), score) for item, score in scored]
+        return sorted(found, key=lambda one: one.failed_at)
+
+    def read(self, places: Sequence[FailurePlace]) -> list[Failure]:
+        """The failures at these places."""
         pipeline = self.client.pipeline(transaction=False)
-        for item, _ in page.entries:
-            self._queue_reads(pipeline, item)
+        for one in places:
+            self._queue_reads(pipeline, one.item)
         replies = iter(read_each(pipeline))
-        return Page([_failure(group, *one, next(replies), next(replies)) for one in page.entries], page.next)
+        return [_failure(*one, next(replies), next(replies)) for one in places]
 
     def _read(self, names: Sequence[str]) -> list[FailureGroup]:
         pipeline = self.client.pipeline(transaction=False)
@@ -194,8 +218,8 @@ def _group(name: str, fields: dict[bytes, bytes]) -> FailureGroup:
         failed=to_number(values.get("failed")),
         stores=sum(field.startswith("s:") for field in values),
         versions={field[2:]: to_number(value) for field, value in values.items() if field.startswith("v:")},
-        first=from_ms(to_number(values.get("first"))),
-        last=from_ms(to_number(values.get("last"))),
+        first_at=from_ms(to_number(values.get("first"))),
+        last_at=from_ms(to_number(values.get("last"))),
         example=values.get("example", ""),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +15,7 @@ from receiver.inbox import keys
 from receiver.inbox.model import DECLARATION_MS, from_ms
 from receiver.inbox.queries.cursors import MAX_SCANNED
 from receiver.inbox.queries.damage import as_text, read_each, read_numbers
+from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.redis.connecting import server_ms
 
 DECLARATION_SILENT_MS = 20_000
@@ -66,14 +68,16 @@ class HandlerQueries:
         newest, _, now = self._read()
         return _declared_since(newest, now - DECLARATION_SILENT_MS) - {""}
 
-    def running_versions(self) -> dict[str, set[str]]:
-        """The versions of each handler that workers have now."""
-        oldest = server_ms(self.client) - DECLARATION_SILENT_MS
-        running: dict[str, set[str]] = {}
-        for name, at in self._declared_at().items():
-            handler, _, version = name.rpartition("#")[0].partition("@")
-            if at >= oldest:
-                running.setdefault(handler, set()).add(version)
+    def running_versions(self) -> dict[str, Counter[str]]:
+        """The versions of each handler that live workers have now, each with the number of workers."""
+        alive = {one.name for one in HealthQueries(self.client).workers()}
+        found: Any = self.client.hgetall(keys.DECLARED_BY)
+        running: dict[str, Counter[str]] = {}
+        for worker, text in found.items():
+            if as_text(worker).partition("|")[0] in alive:
+                for name in as_text(text).splitlines()[1:]:
+                    handler, _, version = name.rpartition("#")[0].partition("@")
+                    running.setdefault(handler, Counter())[version] += 1
         return running
 
     def versions(self, handlers: Collection[str]) -> dict[str, dict[str, datetime]]:

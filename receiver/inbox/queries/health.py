@@ -34,6 +34,7 @@ class Heartbeat:
     at: datetime
     plugin_fault: str = ""
     """Why it cannot load a plugin any more."""
+    faulty_plugins: tuple[str, ...] = ()
 
     @property
     def host(self) -> str:
@@ -75,7 +76,8 @@ class HealthQueries:
                 name.removeprefix(keys.RQ_WORKER),
                 tuple(map(keys.from_rq_queue, as_text(queues).split(","))),
                 moment,
-                as_text(fault or b""),
+                as_text(fault or b"").partition("\n")[2],
+                tuple(as_text(fault or b"").partition("\n")[0].split()),
             )
             for name, ttl, (queues, at, ours), fault in zip(
                 names, replies[::3], replies[1::3], replies[2::3], strict=True

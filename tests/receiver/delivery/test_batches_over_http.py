@@ -170,7 +170,7 @@ def test_a_refused_batch_is_released_as_its_events(make_system: Callable[..., Sy
     system.config_file.write_text(text.replace(batches.SECRET, "new secret"))
     would = system.run_cli("refused", "release", "--dry-run")
     assert "at most 9 would be accepted" in would.stdout, would.stdout + would.stderr
-    released = system.run_cli("refused", "release")
+    released = system.run_cli("refused", "release", "--yes")
     assert "6 accepted" in released.stdout, released.stdout + released.stderr
     assert "3 duplicates: accepted already, by an earlier release or delivery" in released.stdout
     assert counters(system)["accepted"] == 6
@@ -209,7 +209,7 @@ def test_a_delivery_that_was_stored_before_its_list_was_known_becomes_its_events
     assert system.status(whole) == "failed"
     fixed(system, 'headers = ["X-Signature"]', 'headers = ["X-Signature"]\nbatch = "body"')
     for _ in range(2):  # as if the first one was killed before it settled the delivery
-        read = system.run_cli("events", "reread", whole)
+        read = system.run_cli("events", "reread", whole, "--yes")
         assert read.returncode == 0, read.stdout + read.stderr
         assert system.status(whole) == "settled"
         assert system.ledger.counters().stores["batches"]["accepted"] == 4

@@ -136,7 +136,7 @@ def test_a_refused_delivery_with_a_signature_in_the_query_is_released_after_the_
     web.config_file.write_text(text.replace('scheme = "hex-body"', 'scheme = "linked"'))
     assert web.run_cli("verify", "--store", "late", "--request", str(captured)).returncode == 0
     assert web.run_cli("verify", "--store", "late", "--refused", "last").returncode == 0
-    released = web.run_cli("refused", "release", "--store", "late")
+    released = web.run_cli("refused", "release", "--store", "late", "--yes")
     assert "1 accepted" in released.stdout, released.stdout + released.stderr
 
 

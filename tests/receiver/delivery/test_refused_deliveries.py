@@ -132,7 +132,7 @@ def release(system: System, *arguments: str, more: str = "") -> dict[str, Any]:
     wrong = system.config_file.read_text()
     correct(system)
     system.config_file.write_text(system.config_file.read_text().replace(WRONG, RIGHT) + more)
-    done = system.run_cli("refused", "release", "--json", *arguments)
+    done = system.run_cli("refused", "release", "--json", *arguments, "--yes")
     system.config_file.write_text(wrong)
     assert done.stdout, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
@@ -348,7 +348,7 @@ def wrong_secret_then_release(system: System, *, genuine: int, forgeries: int, s
     sizes.append(disk(system))
 
     correct(system)
-    done = system.run_cli("refused", "release", "--store", "south", "--json")
+    done = system.run_cli("refused", "release", "--store", "south", "--json", "--yes")
     assert json.loads(done.stdout) == {"accepted": genuine, "duplicates": 0, "full": 0, "still_refused": {}}
     assert done.returncode == 0
     events = system.ledger.events(store="south", limit=genuine + 1)
@@ -358,7 +358,7 @@ def wrong_secret_then_release(system: System, *, genuine: int, forgeries: int, s
         assert event.source == "released"
     print(f"{forgeries:,} forged, {genuine:,} genuine: {max(sizes) / 2**20:.1f} MB on disk, accepted {len(events):,}")
     assert max(sizes) <= system.config.receiver.refused.max_bytes + 2 * WAL_BYTES
-    again = system.run_cli("refused", "release", "--store", "south")
+    again = system.run_cli("refused", "release", "--store", "south", "--yes")
     assert (again.returncode, "no refused deliveries" in again.stdout) == (0, True)
 
 
@@ -428,7 +428,7 @@ def test_a_delivery_without_an_id_that_is_released_and_sent_again_is_one_event(
     system.processes[0].stop()
     system.start("web")
     assert system.post(before, "bare").status_code == 200
-    result = json.loads(system.run_cli("refused", "release", "--json").stdout)
+    result = json.loads(system.run_cli("refused", "release", "--json", "--yes").stdout)
     assert system.post(after, "bare").status_code == 200
     assert (result["accepted"], result["duplicates"]) == ((2, 0) if booted else (1, 1))
     assert len(system.ledger.events(store="bare")) == (4 if booted else 2)
@@ -489,7 +489,7 @@ def test_deliveries_of_a_missing_store_are_released_once_it_is_configured(shared
     number = refuse(shared, own, "west").id
     assert shared.http.post("/webhooks", headers=common.headers, content=common.body).status_code == 401
     eventually(lambda: refusals_of(shared).newest(limit=1)[0].id == number + 1)
-    still = shared.run_cli("refused", "release", str(number), str(number + 1))
+    still = shared.run_cli("refused", "release", str(number), str(number + 1), "--yes")
     assert (still.returncode, "2 still refused: unknown-store" in still.stdout) == (1, True)
     assert release(shared, "--store", "west", "--dry-run", more=MISSING_STORE)["accepted"] == 2
     assert release(shared, str(number), more=MISSING_STORE)["accepted"] == 1
@@ -583,7 +583,7 @@ def test_a_release_keeps_to_the_number_of_open_events_of_a_store(system: System)
     correct(system, after=SECRET)
     text = system.config_file.read_text().replace("[stores.south]\n", "[stores.south]\nmax_stored = 1\n")
     system.config_file.write_text(text)
-    done = json.loads(system.run_cli("refused", "release", "--store", "south", "--json").stdout)
+    done = json.loads(system.run_cli("refused", "release", "--store", "south", "--json", "--yes").stdout)
     assert (done["accepted"], done["full"], refusals_of(system).count()) == (1, 2, 2)
 
 

@@ -71,7 +71,7 @@ def test_a_sealed_authorization_is_verified_and_released(make_system: Callable[.
     assert "NOT VALID signature-mismatch" in shown(system, "verify", "--refused", "last")
     correct(system)
     assert "1 refused of acme; 1 valid with the current config." in shown(system, "verify", "--refused", "last")
-    done = system.run_cli("refused", "release", "--store", "acme")
+    done = system.run_cli("refused", "release", "--store", "acme", "--yes")
     assert (done.returncode, "1 accepted" in done.stdout) == (0, True), done.stdout
     (event,) = system.ledger.events(store="acme")
     assert event.delivery_id == "evt_1"
@@ -91,7 +91,7 @@ def test_under_another_key_or_without_one_verify_and_release_say_why_not(
     told = shown(system, "verify", "--refused", "last")
     assert "incomplete: the scheme reads authorization, whose value is sealed under a [secrets] key that is not" in told
     assert "run this with the [secrets] key that the receiver had then" in told
-    assert "1 still refused: incomplete" in shown(system, "refused", "release")
+    assert "1 still refused: incomplete" in shown(system, "refused", "release", "--yes")
     assert system.refusals().count() == 1
 
 
@@ -106,7 +106,7 @@ def test_without_a_key_on_arrival_it_is_not_stored_and_verify_says_what_to_set(
     assert "incomplete: the scheme reads authorization, whose value is stored only if there is a [secrets] key" in told
     assert 'set [secrets] key = "env:KEYRING_KEY" for every process' in told
     assert "([schemes." not in told  # the fix belongs to another table
-    assert "1 still refused: incomplete" in shown(system, "refused", "release")
+    assert "1 still refused: incomplete" in shown(system, "refused", "release", "--yes")
 
 
 def test_a_header_is_sealed_only_if_the_scheme_reads_it() -> None:

@@ -19,6 +19,7 @@ from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System
 from workers.history.event_filter import EventFilter, where_of
 from workers.operations.all_events import AllEvents
+from workers.operations.arrivals import EventArrivals
 
 INDEX = keys.PREFIX + "index"
 
@@ -124,15 +125,14 @@ def test_a_long_list_without_a_filter_is_complete(system: System) -> None:
 
 def test_new_events_are_read_in_order_each_once(system: System) -> None:
     system.accept()
-    last = system.ledger.last_cursor()
-    assert system.ledger.arrivals(last) == ([], Cursor(last.time, ""))
-    deliveries = copies(system.delivery(), 450)
+    arrivals = EventArrivals(AllEvents(system.client, None))
+    assert arrivals.new() == []
+    deliveries = copies(system.delivery(), 1_200)
     system.inbox.accept(deliveries)
     found: list[str] = []
-    while (page := system.ledger.arrivals(last))[0]:
-        assert len(page[0]) <= 200
-        found += [one.id for one in page[0]]
-        last = page[1]
+    while page := arrivals.new():
+        assert len(page) <= 1_000
+        found += [one.id for one in page]
     assert found == [one.event.id for one in deliveries]
 
 
@@ -159,7 +159,11 @@ def test_groups_and_their_failures_go_by_a_cursor(system: System) -> None:
     assert second.next is None
     assert {one.error for one in first.entries + second.entries} == {f"E{number}" for number in range(5)}
     assert [one.id for one in reader.every_group()] == [one.id for one in first.entries + second.entries]
-    assert [one.id for one in reader.groups_named("3a")] == ["3aaaaaaa"]
+    assert reader.newest_group_ids(2) == [one.id for one in first.entries[:2]]
+    group = reader.group("3aaaaaaa")
+    assert group
+    assert group.error == "E3"
+    assert reader.group("unknown") is None
     failures = reader.in_group("3aaaaaaa", limit=2)
     rest = reader.in_group("3aaaaaaa", limit=2, before=failures.next)
     assert len({one.event for one in failures.entries + rest.entries}) == 3

@@ -484,13 +484,14 @@ def test_declarations_are_the_union_of_all_workers(system: System) -> None:
     assert {one.handler for one in system.inbox.declarations().handlers} == {"shop.greet", "shop.new"}
 
 
-def test_only_versions_that_were_declared_just_now_are_running(system: System) -> None:
-    system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
-    (name,) = (name for name in system.client.hkeys(keys.DECLARED_AT) if name != b"@")
-    system.client.hincrby(keys.DECLARED_AT, name, -60_000)  # a minute ago, before a deploy
-    system.inbox.declare([Declaration("shop.greet", "2", ("*",), ("*",))])
-    assert {one.version for one in system.inbox.declarations().handlers} == {"2"}
-    assert HandlerQueries(system.client).running_versions()["shop.greet"] == {"2"}
+def test_only_versions_of_live_workers_are_running(system: System) -> None:
+    system.declare_as_worker(Declaration("shop.greet", "1", ("*",), ("*",)), worker="host-1-1")
+    system.declare_as_worker(Declaration("shop.greet", "2", ("*",), ("*",)), worker="host-2-2")
+    system.declare_as_worker(Declaration("shop.greet", "2", ("*",), ("*",)), worker="host-3-3")
+    queries = HandlerQueries(system.client)
+    assert queries.running_versions() == {"shop.greet": {"1": 1, "2": 2}}
+    system.client.delete(f"{keys.RQ_WORKER}host-1-1")  # it has stopped
+    assert queries.running_versions() == {"shop.greet": {"2": 2}}
 
 
 def test_an_empty_claim_is_no_error(system: System) -> None:

@@ -18,17 +18,17 @@ from tests.support.programs import ROOT
 
 GREET = "shop.greet"
 RECORDED = {
-    "handlers pause shop.greet": ("pause", {"handler": GREET}),
-    "handlers resume shop.greet": ("resume", {"handler": GREET}),
+    "handlers pause shop.greet --yes": ("pause", {"handler": GREET}),
+    "handlers resume shop.greet --yes": ("resume", {"handler": GREET}),
     "handlers retire shop.greet --yes": ("retire", {"handler": GREET}),
-    "stores pause north": ("pause", {"store": "north"}),
-    "stores resume north": ("resume", {"store": "north"}),
+    "stores pause north --yes": ("pause", {"store": "north"}),
+    "stores resume north --yes": ("resume", {"store": "north"}),
     "failures replay --group {group} --yes": ("replay", {"group": "{group}"}),
     "failures drop --event {event} --reason typo --yes": ("drop", {"event": "{event}", "reason": "typo"}),
     "events replay {event} --yes": ("replay", {"events": ["{event}"]}),
     "events replay --store north --run-status failed --yes": ("replay", {"store": "north", "run_status": "failed"}),
     "events reread --store north --yes": ("reread", {"store": "north"}),
-    "refused release --store north": ("release", {"store": "north"}),
+    "refused release --store north --yes": ("release", {"store": "north"}),
 }
 
 
@@ -51,6 +51,8 @@ def test_a_command_that_changes_something_is_recorded(failed: tuple[System, dict
     system, names = failed
     if "handlers resume" in command:
         system.administration.pause(handler=GREET)
+    if "stores resume" in command:
+        system.administration.pause(store="north")
     action, selection = RECORDED[command]
     system.run_cli(*command.format(**names).split())
     (entry,) = json.loads(system.run_cli("audit", "--json").stdout)
@@ -64,7 +66,7 @@ def test_commands_that_only_look_are_not_recorded(failed: tuple[System, dict[str
     system, names = failed
     for command in ("events", "events replay {event} --dry-run", "failures", "stats", "refused release --dry-run"):
         system.run_cli(*command.format(**names).split())
-    assert "no one has changed anything" in system.run_cli("audit").stdout
+    assert "nothing was changed yet" in system.run_cli("audit").stdout
 
 
 def test_every_file_that_changes_the_inbox_for_a_person_records_it() -> None:

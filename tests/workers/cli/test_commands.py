@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,19 +96,32 @@ def test_refused_deliveries_are_counted_in_stats_and_stores(system: System) -> N
     assert {one["store"]: one["refused"] for one in json.loads(system.run_cli("stores", "--json").stdout)}["north"] == 2
 
 
-def test_handlers_shows_paused_ones_and_works_without_a_server(make_system: Callable[..., System]) -> None:
+def test_handlers_shows_what_workers_run_beside_what_is_on_disk(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=HELLO.replace('"order.*"', '"order.*", order_by="resource"'))
-    system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])
-    assert re.search(r"shop\.greet +on .* in order by resource", system.run_cli("handlers").stdout)
-    assert system.run_cli("handlers", "pause", "shop.greet").returncode == 0
+
+    def listed(**how: Any) -> dict[str, dict[str, Any]]:
+        return {one["handler"]: one for one in json.loads(system.run_cli("handlers", "--json", **how).stdout)}
+
+    version = listed()["shop.greet"]["version"]
+    assert (listed()["shop.greet"]["order_by"], listed()["shop.greet"]["on_failure"]) == ("resource", "continue")
+    assert (listed()["shop.greet"]["state"], listed()["shop.greet"]["running"]) == ("no worker", {})
+    details = {"plugin": "shop", "retries": 3, "timeout": 30}
+    declared = [Declaration(f"shop.{name}", "0.9", ("*",), ("*",), details=details) for name in ("greet", "old")]
+    system.declare_as_worker(*declared)
+    greet, old = listed()["shop.greet"], listed()["shop.old"]
+    assert (greet["state"], greet["version"], greet["running"]) == ("on", version, {"0.9": 1})
+    assert (old["state"], old["version"], old["running"]) == ("on", None, {"0.9": 1})
     shown = system.run_cli("handlers").stdout
-    assert re.search(r"shop\.greet +paused ", shown)
-    assert "storehooks handlers resume shop.greet" in shown
-    (listed,) = json.loads(system.run_cli("handlers", "--json").stdout)
-    assert (listed["paused"], listed["order_by"], listed["on_failure"]) == (True, "resource", "continue")
-    nowhere = {"REDIS_URL": "redis://127.0.0.1:1"}
-    assert json.loads(system.run_cli("handlers", "--json", env=nowhere).stdout)[0]["paused"] is None
-    assert re.search(r"shop\.greet +\? ", system.run_cli("handlers", env=nowhere).stdout)
+    assert f"shop.greet is {version} on disk; workers run 0.9 (1)" in shown
+    assert "shop.old is not in this config; workers run 0.9 (1)" in shown
+    system.client.delete(f"{keys.RQ_WORKER}host-1-1")  # its worker has stopped, a moment ago
+    assert listed()["shop.greet"]["state"] == "no worker"
+    assert "shop.old" not in listed()
+
+    assert system.run_cli("handlers", "pause", "shop.greet", "--yes").returncode == 0
+    assert "storehooks handlers resume shop.greet" in system.run_cli("handlers").stdout
+    assert listed()["shop.greet"]["state"] == "paused"
+    assert listed(env={"REDIS_URL": "redis://127.0.0.1:1"})["shop.greet"]["state"] == "unknown"
 
 
 def test_every_list_ends_with_the_next_command(system: System) -> None:

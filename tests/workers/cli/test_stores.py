@@ -98,7 +98,7 @@ class StoreSetup:
         (self.system.folder / "wrong.secret").write_text("wrong\n")
         url = f"http://127.0.0.1:{self.port}"
         return self.cli(
-            *("stores", "add", "east", "--base-url", url, "--allow-private", "--secret", "file:east.secret"),
+            *("stores", "add", "east", "--base-url", url, "--allow-private", "--secret", "file:east.secret", "--yes"),
             *("--client-id", "app", "--client-secret", client_secret, *more),
             **how,
         )
@@ -182,14 +182,14 @@ def test_subscriptions_are_created_only_after_the_receiver_knows_the_store(setup
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["stores", "add", "North West"], "a store's name has only lower-case letters"),
-        (["stores", "add", "north", "--secret", "new"], "config.toml:14: store north already exists"),
+        (["stores", "add", "North West", "--yes"], "a store's name has only lower-case letters"),
+        (["stores", "add", "north", "--secret", "new", "--yes"], "config.toml:14: store north already exists"),
         (
-            ["stores", "add", "west", "--scheme", "shopfy", "--secret", "new"],
+            ["stores", "add", "west", "--scheme", "shopfy", "--secret", "new", "--yes"],
             "there is no scheme shopfy; did you mean",
         ),
         (
-            ["stores", "add", "west", "--secret", "env:NO_SUCH_SECRET"],
+            ["stores", "add", "west", "--secret", "env:NO_SUCH_SECRET", "--yes"],
             "west.toml:4: stores.west.signing_secrets[0] refers to",
         ),
         (["stores", "show", "nort"], "no store nort; configured stores: "),
@@ -203,7 +203,7 @@ def test_wrong_use_changes_nothing(setup: StoreSetup, arguments: list[str], says
 
 
 def test_a_secret_on_the_command_line_is_refused(setup: StoreSetup) -> None:
-    done = setup.cli("stores", "add", "west", "--secret", "whsec_c2VjcmV0")
+    done = setup.cli("stores", "add", "west", "--secret", "whsec_c2VjcmV0", "--yes")
     assert done.exit_code == 2
     assert "do not write a secret on the command line" in done.output
 
@@ -221,7 +221,7 @@ def test_a_new_secret_of_a_store_with_an_api_is_shown_once_too(setup: StoreSetup
 
 
 def test_a_store_without_an_api_gets_a_new_secret_that_is_shown_once(setup: StoreSetup) -> None:
-    done = setup.cli("stores", "add", "west", "--secret", "new", "--json")
+    done = setup.cli("stores", "add", "west", "--secret", "new", "--json", "--yes")
     assert done.exit_code == 0, done.output
     secret = json.loads(done.stdout)["secret"]
     try:
@@ -231,7 +231,7 @@ def test_a_store_without_an_api_gets_a_new_secret_that_is_shown_once(setup: Stor
         assert secret not in setup.cli("stores", "show", "west").stdout
         assert setup.system.post(setup.system.request(store="west"), "west").status_code == 200
         waits = setup.system.deliver("order.created", store="west")
-        assert setup.cli("stores", "pause", "west").exit_code == 0
+        assert setup.cli("stores", "pause", "west", "--yes").exit_code == 0
         held = setup.system.deliver("order.created", store="west")
     finally:
         assert setup.cli("stores", "remove", "west", "--yes").exit_code == 0
@@ -251,7 +251,7 @@ def test_missing_options_are_asked_for_on_a_terminal(setup: StoreSetup) -> None:
         "client id": "app",
     }
     answers["client secret"] = "right"
-    command = ["stores", "add", "east", "--allow-private", "--config", str(setup.system.config_file)]
+    command = ["stores", "add", "east", "--allow-private", "--config", str(setup.system.config_file), "--yes"]
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-m", "workers.cli", *command])
@@ -362,7 +362,7 @@ def test_dev_loads_a_new_store_without_a_restart(tmp_path: Path) -> None:
     dev = start_command("dev", "--no-sandbox", config=config, log=tmp_path / "dev.log")
     try:
         eventually(lambda: not port_is_free(port), 20, what="it listens")
-        arguments = ["stores", "add", "west", "--secret", "new", "--json", "--config", str(config)]
+        arguments = ["stores", "add", "west", "--secret", "new", "--json", "--config", str(config), "--yes"]
         shown = json.loads(CliRunner().invoke(storehooks, arguments).stdout)
         assert shown["reloaded"] == [{"name": "dev", "pid": dev.pid}]
         assert "other_hosts" not in shown, "dev runs on one host"

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from receiver.contract.errors import NotFound
 from receiver.contract.event import Event
 from receiver.inbox import Outcome, keys
 from receiver.inbox.administration import ReopenResult
@@ -141,8 +142,10 @@ def test_one_event_is_shown_alike_before_and_after_it_was_moved(both: Both) -> N
 
     def shown() -> list[Any]:
         events = both.events
-        found = [events.find_id(which) for which in (event_id, "last", "msg_seven", "7", "unknown")]
-        assert found == [event_id] * 4 + ["unknown"]
+        found = [events.find_id(which) for which in (event_id, "last", "msg_seven", "7", event_id[:4])]
+        assert found == [event_id] * 5
+        with pytest.raises(NotFound, match="no event 'unknown'"):
+            events.find_id("unknown")
         handled = events.as_event(event_id)
         assert isinstance(handled, Event)
         return [

@@ -223,14 +223,18 @@ def test_all_handlers_of_an_event_are_explain_command(shop: System) -> None:
     assert "shop.held" in shown
     assert "storehooks handlers resume shop.held" in shown
     newer = shop.accept("product.updated", data={"id": 55}, delivery_id="msg_newer")
-    assert [shop.ledger.find_id(one) for one in (event_id, "1", "last", "55", "msg_newer", "?")] == [
-        event_id,
-        event_id,
-        newer,
-        newer,
-        newer,
-        "?",
-    ]
+    found = [shop.ledger.find_id(one) for one in (event_id, "1", "55", "msg_newer", "?")]
+    assert found == [event_id, event_id, newer, newer, ""]
+
+
+def test_a_faulty_plugin_is_named_only_for_its_own_handlers() -> None:
+    faults = frozenset({("shop", "shop.py:3: broken"), ("erp", "erp.py:1: broken")})
+    own = explained(run("s.a", "waiting", 0), handler=declared("s.a"), plugin_faults=faults)
+    assert own.why == "ready; a worker cannot load the plugin shop any more: shop.py:3: broken"
+    other = explained(
+        run("s.a", "waiting", 0), handler=declared("s.a"), plugin_faults=frozenset({("erp", "erp.py:1: broken")})
+    )
+    assert other.why == "ready; waiting for a worker"
 
 
 def test_a_handler_removed_from_the_plugins_is_reported_with_the_command_that_ends_its_runs(shop: System) -> None:

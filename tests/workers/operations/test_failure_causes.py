@@ -158,7 +158,7 @@ def test_a_retry_that_fails_again_keeps_the_time_of_the_first_failure(system: Sy
     detail = {"error": "KeyError: 'x'", "group": "a1f3aaaa", "version": "1"}
     system.inbox.finish([Outcome(run, OutcomeKind.FAILED, detail)])
     (after,) = groups_of(system)
-    assert (after.first, after.retrying, after.failed) == (before.first, 0, 1)
+    assert (after.first_at, after.retrying, after.failed) == (before.first_at, 0, 1)
 
 
 def test_a_start_of_an_id_that_names_two_groups_is_refused(system: System) -> None:

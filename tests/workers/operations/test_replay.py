@@ -131,5 +131,5 @@ def test_a_version_of_a_handler_that_has_no_runs_matches_none(system: System) ->
 
 def test_last_is_the_event_that_was_accepted_last(system: System) -> None:
     ids = done_events(system, 2, GREET)
-    assert "1 run replayed" in system.run_cli("events", "replay", "last").stdout
+    assert "1 run replayed" in system.run_cli("events", "replay", "last", "--yes").stdout
     assert replays(system, ids) == [0, 1]

@@ -72,7 +72,7 @@ def test_retrying_runs_of_a_paused_handler_are_replayed_and_the_command_ends(
 ) -> None:
     shop = BrokenShop(make_system, tmp_path, retries="(0.1,) * 500")
     ids = shop.receive(12)
-    shop.system.run_cli("handlers", "pause", HANDLER)
+    shop.system.run_cli("handlers", "pause", HANDLER, "--yes")
     eventually(lambda: shop.waiting() == 12, what="every retry is due, and waits because the handler is paused")
     shop.fix()
     told = shop.replay("--group", shop.group, "--first", "5").stdout
@@ -82,7 +82,7 @@ def test_retrying_runs_of_a_paused_handler_are_replayed_and_the_command_ends(
     told = shop.replay("--group", shop.group).stdout
     assert f"{HANDLER} is paused: these 7 runs wait for `storehooks handlers resume {HANDLER}`" in told
     assert (shop.settled(), shop.waiting(), shop.failures) == (5, 7, 0)
-    shop.system.run_cli("handlers", "resume", HANDLER)
+    shop.system.run_cli("handlers", "resume", HANDLER, "--yes")
     for one in ids:
         assert shop.system.settled(one) == "settled"
     results = [shop.system.run_of(one, HANDLER).result for one in ids]
@@ -95,7 +95,7 @@ def test_failed_runs_of_a_paused_handler_wait_unless_a_few_are_chosen(
 ) -> None:
     shop = BrokenShop(make_system, tmp_path, retries="0")
     ids = shop.receive(10)
-    shop.system.run_cli("handlers", "pause", HANDLER)
+    shop.system.run_cli("handlers", "pause", HANDLER, "--yes")
     shop.fix()
     shop.replay("--group", shop.group, "--first", "3")
     eventually(lambda: shop.settled() == 3)
@@ -112,7 +112,7 @@ def test_failed_runs_of_a_paused_handler_wait_unless_a_few_are_chosen(
     )
     assert f"{HANDLER} is paused: these 2 runs begin anyway" in again.stdout
     eventually(lambda: shop.settled() == 4)
-    shop.system.run_cli("handlers", "resume", HANDLER)
+    shop.system.run_cli("handlers", "resume", HANDLER, "--yes")
     for one in ids:
         assert shop.system.settled(one) == "settled"
     assert shop.system.identity_holds()
@@ -133,7 +133,8 @@ def test_the_runbook_of_the_documents_can_be_followed_line_by_line(
         if "# deploy the fix" in line:
             shop.fix()
             continue
-        done = shop.system.run_cli(*line.split()[1:])
+        asks = any(verb in line for verb in ("pause", "replay", "resume"))  # on a terminal; the answer is yes
+        done = shop.system.run_cli(*line.split()[1:], *(["--yes"] if asks else []))
         assert done.returncode == 0, line + done.stdout + done.stderr
         if "--first" in line:
             eventually(lambda: shop.settled() == 5, what="five have run although the handler is paused")
@@ -159,14 +160,14 @@ def test_replayed_runs_of_a_paused_store_wait_for_the_store_and_then_begin_altho
 ) -> None:
     shop = BrokenShop(make_system, tmp_path, retries="0")
     ids = shop.receive(3, store="south")
-    shop.system.run_cli("stores", "pause", "south")
-    shop.system.run_cli("handlers", "pause", HANDLER)
+    shop.system.run_cli("stores", "pause", "south", "--yes")
+    shop.system.run_cli("handlers", "pause", HANDLER, "--yes")
     shop.fix()
     told = shop.replay("--group", shop.group, "--first", "3").stdout
     assert "3 runs are of paused stores and wait for `storehooks stores resume NAME`; paused stores: south" in told
     eventually(lambda: shop.system.client.zcard(keys.HELD + "south") == 3, what="the claim holds them")
     assert shop.settled() == 0
-    shop.system.run_cli("stores", "resume", "south")
+    shop.system.run_cli("stores", "resume", "south", "--yes")
     for one in ids:
         assert shop.system.settled(one) == "settled"
     assert shop.system.identity_holds()
@@ -258,7 +259,7 @@ def test_a_replay_of_a_group_takes_each_run_once_although_some_leave_it_meanwhil
     reader = FailureQueries(system.client)
     (group,) = reader.groups().entries
     seen = []
-    for item in reader.runs_of(group.id, until=group.last):
+    for item in reader.runs_of(group.id, until=group.last_at):
         system.administration.reopen([item], {})
         seen.append(item.split("|")[0])
     assert sorted(seen) == sorted(ids)
@@ -270,5 +271,5 @@ def test_a_delayed_run_is_run_now_if_its_event_is_replayed(make_system: Callable
     system.start("worker", "housekeeper")
     event_id = system.accept()
     eventually(lambda: system.client.zscore(keys.LATER, f"{event_id}|{HANDLER}"), what="the run is due later")
-    assert "1 run replayed" in system.run_cli("events", "replay", event_id).stdout
+    assert "1 run replayed" in system.run_cli("events", "replay", event_id, "--yes").stdout
     assert system.settled(event_id) == "settled"

@@ -89,7 +89,7 @@ def test_unreadable_deliveries_are_read_and_routed_after_the_scheme_is_corrected
     assert {acme.system.status(one) for one in ids} == {"failed"}
     told = acme.cli("events", "reread", "--yes")
     assert (told.returncode, "3 still unreadable: no topic at header:X-Wrong-Topic" in told.stdout) == (1, True)
-    told = acme.cli("events", "reread", "--store", "north")
+    told = acme.cli("events", "reread", "--store", "north", "--yes")
     assert (told.returncode, told.stdout) == (0, "no events of north to read again; other stores have 3\n")
     told = acme.cli("events", "reread", "--dry-run")
     assert "0 can be read" in told.stdout
@@ -97,7 +97,7 @@ def test_unreadable_deliveries_are_read_and_routed_after_the_scheme_is_corrected
     acme.correct_scheme()
     told = acme.cli("events", "reread", "--dry-run", "--store", "acme")
     assert (told.returncode, "3 can be read" in told.stdout) == (0, True)
-    assert "storehooks events reread --store acme  " in told.stdout
+    assert "storehooks events reread --store acme --config" in told.stdout
     assert acme.counts()["failed"] == 3
     told = acme.cli("events", "reread", "--store", "acme", "--yes", "--json")
     assert json.loads(told.stdout)["read"] == 3
@@ -112,8 +112,8 @@ def test_unreadable_deliveries_are_read_and_routed_after_the_scheme_is_corrected
     assert (sent["theirs"], sent["topic"], sent["seen"]) == ("orders/new", "order.created", 3)
     assert "which no store has sent" not in acme.cli("doctor").stdout
     assert FailureQueries(acme.system.client).groups().entries == []
-    assert "no events to read again" in acme.cli("events", "reread").stdout
-    assert "1 not read again: not an unreadable event" in acme.cli("events", "reread", ids[0]).stdout
+    assert "no events to read again" in acme.cli("events", "reread", "--yes").stdout
+    assert "1 not read again: not an unreadable event" in acme.cli("events", "reread", ids[0], "--yes").stdout
     assert acme.system.identity_holds()
 
 
@@ -185,9 +185,9 @@ def test_no_command_treats_intake_as_a_handler(make_system: Callable[..., System
         ("failures", "replay", "--event", event_id, "--yes"),
         ("events", "replay", event_id, "--handler", "erp.export", "--yes"),
         ("events", "replay", event_id, "--yes"),
-        ("handlers", "pause", "intake"),
-        ("handlers", "resume", "intake"),
-        ("handlers", "retire", "intake"),
+        ("handlers", "pause", "intake", "--yes"),
+        ("handlers", "resume", "intake", "--yes"),
+        ("handlers", "retire", "intake", "--yes"),
         ("handlers", "run", "intake", "--event", event_id),
     ):
         refused = acme.cli(*words)

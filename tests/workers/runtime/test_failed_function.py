@@ -96,7 +96,7 @@ def test_a_replay_that_fails_again_calls_it_again(make_system: Callable[..., Sys
     system = make(make_system)
     event_id = system.accept("order.paid", data={"id": 2})
     assert system.settled(event_id) == "failed"
-    assert system.run_cli("events", "replay", event_id).returncode == 0
+    assert system.run_cli("events", "replay", event_id, "--yes").returncode == 0
     assert eventually(lambda: len(calls(system)) == 2)
 
 

@@ -96,7 +96,7 @@ def through_a_target_that_is_killed_twice(system: System, target: TargetProcess,
 
 def had_no_answer(system: System, since: datetime) -> bool:
     groups = FailureQueries(system.client).groups().entries
-    return any("no answer from 127.0.0.1" in one.error and one.last > since for one in groups)
+    return any("no answer from 127.0.0.1" in one.error and one.last_at > since for one in groups)
 
 
 def flaky(make_system: Callable[..., System]) -> tuple[System, TargetProcess]:

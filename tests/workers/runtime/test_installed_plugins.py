@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,15 @@ def award(event, ctx):
     time.sleep(0.05)
     os.remove(now)
     return "awarded"
+"""
+
+
+OWN = """
+from storehooks import Router
+router = Router("shop")
+@router.on("order.*")
+def greet(event, ctx):
+    return "hi"
 """
 
 
@@ -83,3 +93,42 @@ def test_hup_after_an_uninstall_says_which_handlers_are_gone(
     )
     assert json.loads(lines[0])["handlers"] == ["loyalty.award"]
     eventually(lambda: "supervisor reloaded" in system.log("supervisor"))
+
+
+NEEDY = PLUGIN.replace('Router("loyalty")', 'Router("loyalty", settings=Settings)').replace(
+    "router = ",
+    "from pydantic import BaseModel\nclass Settings(BaseModel):\n    url: str\n    points: int = 1\nrouter = ",
+    1,
+)
+
+
+def test_one_without_its_settings_in_config_is_left_out_and_stops_no_other_plugin(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    """Another config of the same environment, which knows nothing of the plugin, must start as well."""
+    environ = {"PYTHONPATH": str(install(tmp_path, NEEDY))}
+    system = make_system(plugin=OWN)
+    system.start("worker", "housekeeper", env=environ)
+    event_id = system.accept()
+    assert system.settled(event_id, 20) == "settled"
+    assert [run.handler for run in system.ledger.event(event_id).runs] == ["shop.greet"]
+    (line,) = [one for one in map(json.loads, system.log("worker").splitlines()) if "left out" in one["event"]]
+    assert (line["level"], line["plugin"]) == ("warning", "loyalty")
+    assert "needs the setting url" in line["why"]
+    shown = system.run_cli("handlers", env=environ)
+    assert (shown.returncode, "loyalty.award" in shown.stdout) == (0, False)
+    assert "the installed plugin loyalty is left out: " in shown.stderr
+    findings = json.loads(system.run_cli("doctor", "--json", env=environ).stdout)["findings"]
+    (found,) = [one for one in findings if "loyalty" in one["text"]]
+    assert (found["level"], "[plugins.loyalty]" in found["fix"]) == ("warn", True)
+    assert "needs the setting url" in system.run_cli("handlers", "certify", "loyalty", env=environ).stderr
+
+
+def test_one_with_some_of_its_settings_in_config_must_have_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The config means to use it."""
+    monkeypatch.delitem(sys.modules, "loyalty", raising=False)
+    monkeypatch.syspath_prepend(install(tmp_path, NEEDY))
+    path = tmp_path / "config.toml"
+    path.write_text("[plugins.loyalty]\npoints = 2\n[limits.crm]\nconcurrency = 1\n")
+    with pytest.raises(PluginError, match="plugin loyalty needs the setting url"):
+        discovery.load(config_room.load(path, {}))

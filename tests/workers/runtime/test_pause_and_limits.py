@@ -277,14 +277,14 @@ def test_a_pause_survives_a_kill_of_everything_and_resumes_in_order(
     many = 300
     system = started(make_system, concurrency=1)
     system.settled(system.accept(data={"id": 0}))
-    assert "is paused" in system.run_cli("handlers", "pause", "shop.greet").stdout
+    assert "is paused" in system.run_cli("handlers", "pause", "shop.greet", "--yes").stdout
     for number in range(1, many + 1):
         system.accept(data={"id": number}, store="north" if number % 3 else "south")
     eventually(lambda: system.client.zcard(keys.READY + "shop.greet") == many)
     for process in system.processes:
         process.kill()
     system.start("worker", "housekeeper")
-    assert f"{many} runs wait" in system.run_cli("handlers", "resume", "shop.greet").stdout
+    assert f"{many} runs wait" in system.run_cli("handlers", "resume", "shop.greet", "--yes").stdout
     eventually(lambda: system.ledger.counters().total["settled"] == many + 1, 30)
     done = [line.split() for line in (system.folder / "order").read_text().splitlines()][1:]
     for store in ("north", "south"):
@@ -299,12 +299,12 @@ def test_a_pause_survives_a_kill_of_everything_and_resumes_in_order(
 
 def test_a_paused_store_waits_and_another_store_does_not(make_system: Callable[..., System]) -> None:
     system = started(make_system, concurrency=1)
-    assert "accepted and wait" in system.run_cli("stores", "pause", "north").stdout
+    assert "accepted and wait" in system.run_cli("stores", "pause", "north", "--yes").stdout
     north, south = system.accept(store="north"), system.accept(store="south")
     assert system.settled(south) == "settled"
     assert system.status(north) == "open"
     assert '"state": "paused"' in system.run_cli("stores", "list", "--json").stdout
-    system.run_cli("stores", "resume", "north")
+    system.run_cli("stores", "resume", "north", "--yes")
     assert system.settled(north) == "settled"
 
 

@@ -62,7 +62,7 @@ def test_the_plan_is_shown_as_text(shop: Shop) -> None:
     assert "product.stocked, for shop.note: the store offers no such topic" in told
     assert "2 changes at 1 store." in told
     assert "The scheduled check is off: [subscriptions] check." in told
-    assert "storehooks subscriptions apply  " in told
+    assert "storehooks subscriptions apply --config" in told
 
 
 def test_the_plan_shows_when_the_check_deletes(shop: Shop) -> None:

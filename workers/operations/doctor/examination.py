@@ -50,7 +50,9 @@ CHECKS: tuple[Check, ...] = (
 def examine(config: Config, *, timeout: float = TIMEOUT) -> tuple[Facts, list[Finding]]:
     """Gather the facts and run all checks."""
     facts = gather_facts(config, timeout=timeout)
-    return facts, [finding for check in CHECKS for finding in check(facts)]
+    findings = [finding for check in CHECKS for finding in check(facts)]
+    failed = {finding.name for finding in findings if finding.level == "fail"}
+    return facts, [one for one in findings if one.level != "ok" or one.name not in failed]
 
 
 def gather_facts(config: Config, *, timeout: float = TIMEOUT) -> Facts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -45,7 +45,7 @@ class InboxFacts:
     """The topic names that each store has sent."""
     last_events: Mapping[str, datetime]
     declared: tuple[Declaration, ...]
-    running: Mapping[str, set[str]]
+    running: Mapping[str, Collection[str]]
     """By handler: the versions that workers have now."""
     workers: tuple[Heartbeat, ...]
     workers_read_at: datetime
@@ -94,6 +94,8 @@ class PluginFacts:
     fault: str = ""
     is_late: bool = False
     """Loading them was not done in time."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Installed plugins without their settings in this config -> what is missing."""
 
 
 @dataclass(frozen=True)

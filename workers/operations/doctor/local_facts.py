@@ -172,7 +172,8 @@ def plugin_facts(validation: ValidationProcess, deadline: float) -> PluginFacts:
         validation.kill()
         return PluginFacts(is_late=True)
     try:
-        return PluginFacts(tuple(validation.result().handlers))
+        found = validation.result()
+        return PluginFacts(tuple(found.handlers), left_out=found.left_out)
     except PluginError as error:
         return PluginFacts(fault=str(error))
 

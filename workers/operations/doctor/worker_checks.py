@@ -40,6 +40,9 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
             "handlers", plugins.fault, "workers refuse to start; running ones keep the code that they have", fix=fix
         )
         return
+    for name, why in plugins.left_out.items():
+        fix = f"write [plugins.{name}]; or install it only where it is used, or set [workers] installed = false"
+        yield warn("handlers", f"the installed plugin {name} is left out", why, fix=fix)
     if not plugins.handlers:
         place = facts.config.place("workers", "plugins") or facts.config.path
         text = "no plugin is loaded: events are stored and not handled"

@@ -79,6 +79,8 @@ class Worker(RegisteredWorker):
 
     def _adopt(self, plugins: ValidatedPlugins) -> None:
         """Work for the handlers of these plugins from now on."""
+        for name, why in plugins.left_out.items():
+            log.warning("installed plugin left out: it is not configured", plugin=name, why=why)
         handlers, self._code = plugins.handlers, plugins.code
         self._handlers = {one.handler: one for one in handlers}
         limits = {
@@ -179,8 +181,8 @@ class Worker(RegisteredWorker):
             if self._pool.is_complete:
                 self._reload.fault = ""
                 log.info("all plugins can be loaded again")
-            fault = self._reload.fault
-            self._exchange.try_at_server(lambda: self._exchange.inbox.publish_plugin_fault(self.name, fault))
+            fault, plugins = self._reload.fault, self._reload.faulty
+            self._exchange.try_at_server(lambda: self._exchange.inbox.publish_plugin_fault(self.name, fault, plugins))
 
     def _renew_leases(self) -> None:
         # An ordered run whose outcome is not written must not lapse before those behind it: it would be repeated last.

@@ -34,7 +34,7 @@ def test_no_process_starts_on_data_of_a_newer_version(system: System, name: str)
 
 @pytest.mark.parametrize(
     "command",
-    [["stats"], ["events"], ["topics"], ["failures"], ["stores"], ["events", "replay", "--topic", "*"]],
+    [["stats"], ["events"], ["topics"], ["failures"], ["stores"], ["events", "replay", "--topic", "*", "--yes"]],
     ids=" ".join,
 )
 def test_every_command_that_opens_the_inbox_refuses_it(system: System, command: list[str]) -> None:

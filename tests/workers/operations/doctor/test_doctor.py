@@ -106,6 +106,9 @@ def test_a_broken_installation_is_reported_with_its_fix(
     found = [line for line in report.lines("fail") if line.startswith(f"{check}: ")]
     assert any(all(part in line for part in says) and fix in line for line in found), report.findings
     assert report.code == code
+    assert not {one["check"] for one in report.findings if one["level"] == "fail"} & {
+        one["check"] for one in report.findings if one["level"] == "ok"
+    }, "one area is not both"
     assert not hangs or took < 6, f"{took:.1f} s"
     assert SECRET not in report.text
     assert OTHER_SECRET not in report.text
