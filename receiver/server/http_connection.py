@@ -10,11 +10,15 @@ only the sending side is closed at first, and what arrives is discarded for a mo
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import resource
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
+from itertools import islice
 from math import inf
+from termios import FIONREAD
 from time import monotonic, time
 from typing import Literal, cast
 
@@ -40,11 +44,11 @@ SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 STOP_SECONDS = 0.2
 """When the process stops, how long a connection that has sent nothing stays open: its request may be on the way."""
-YOUNG_SECONDS = 0.2
-"""For so long a connection does not end for new ones: its request may be there, and the loop has not looked at it."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 State = Literal["idle", "receiving", "complete", "served", "sending", "lingering"]
+MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")
+"""Which connections may end for new ones."""
 Serve = Callable[["HttpConnection", HttpRequest], None]
 """Called with each request. In the end `answer` or `fail` must be called for it."""
 
@@ -86,7 +90,7 @@ class OpenConnections:
     def space_for(self, count: int) -> int:
         """How many new connections may come, at most this number. The oldest ones end for them, when they are here."""
         free = self.most - len(self.all)
-        return count if free >= count else min(count, max(0, free) + len(self._replaceable()))
+        return count if free >= count else max(0, free) + len(self._replaceable(count - max(0, free)))
 
     def make_space(self, new: int) -> None:
         """End the oldest connections if there are too many with the new ones."""
@@ -94,20 +98,17 @@ class OpenConnections:
         if excess > 0:
             self.end_oldest(excess)
 
-    def _replaceable(self) -> list[HttpConnection]:
-        """Those that only wait for their sender. A request that has arrived is answered."""
-        now = monotonic()
-        return [
-            one
-            for one in self.all
-            if one.state == "lingering"
-            or (one.state in ("idle", "receiving") and not one.has_step and now - one.since > YOUNG_SECONDS)
-        ]
+    def _replaceable(self, count: int) -> list[HttpConnection]:
+        """Some that linger, then those that have waited for their sender longest. A request that has arrived is
+        answered, also if the loop has not received it yet."""
+        waiting = [one for one in self.all if one.state in MAY_END and not one.has_step]
+        waiting.sort(key=lambda one: (one.state != "lingering", one.since))
+        return list(
+            islice((one for one in waiting if one.state == "lingering" or not unreceived_bytes(one.transport)), count)
+        )
 
     def end_oldest(self, count: int) -> None:
-        """End those that linger, then those that have been idle, or have been sending a request, longest."""
-        oldest = sorted(self._replaceable(), key=lambda one: (one.state != "lingering", one.since))
-        for connection in oldest[:count]:
+        for connection in self._replaceable(count):
             end(connection)
             self._counted.add("connections ended for new ones")
 
@@ -152,8 +153,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(0)  # `pause_writing` then says that an answer is not sent yet
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(0)  # `pause_writing` then says that an answer is not sent yet
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else str(peer or "")
         self._enter("idle", self._others.read_seconds)
@@ -246,13 +247,13 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._enter("idle", self._others.idle_seconds)
             if reader.expects_continue:
                 reader.expects_continue = False
-                self._transport.write(CONTINUE)
+                self.transport.write(CONTINUE)
             self._receive_more(True)
 
     def _receive_more(self, more: bool) -> None:
         if more != self._receives and not self._ended:
             self._receives = more
-            (self._transport.resume_reading if more else self._transport.pause_reading)()
+            (self.transport.resume_reading if more else self.transport.pause_reading)()
 
     # Answering
 
@@ -279,14 +280,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self.state == "complete":
             self._request = None
         self._others.all.discard(self)
-        self._transport.abort()
+        self.transport.abort()
 
     def _send(self, data: bytes, *, keep_alive: bool) -> None:
         if not keep_alive:
             self._closing, self._unread, self._reader = True, b"", RequestReader(0)
-        if self._transport.is_closing():  # the sender is gone
+        if self.transport.is_closing():  # the sender is gone
             return
-        self._transport.write(data)
+        self.transport.write(data)
         if self._paused:
             self._enter("sending", SEND_SECONDS)
         else:
@@ -302,14 +303,20 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._schedule(self._reader.cost(self._unread))
                 return
         elif self._ended:
-            self._transport.close()
+            self.transport.close()
         else:
             self._enter("lingering", LINGER_SECONDS)
             with suppress(OSError):  # the sender is gone
-                self._transport.write_eof()
+                self.transport.write_eof()
         self._receive_more(True)
 
 
 def end(connection: HttpConnection) -> None:
     """Time out a request that is arriving, with an answer; close any other connection."""
     connection.refuse(HTTPStatus.REQUEST_TIMEOUT) if connection.state == "receiving" else connection.close()
+
+
+def unreceived_bytes(transport: asyncio.Transport) -> int:
+    """How many bytes of a sender wait in the kernel."""
+    descriptor = transport.get_extra_info("socket").fileno()
+    return int.from_bytes(fcntl.ioctl(descriptor, FIONREAD, bytes(4)), sys.byteorder) if descriptor >= 0 else 0

@@ -46,7 +46,7 @@ class LoopWorker(Worker):
         self._loop = new_event_loop()
         asyncio.set_event_loop(self._loop)
         self._compose()
-        self._accepting: set[asyncio.Task[Any]] = set()
+        self._accepting: dict[asyncio.Task[Any], HttpConnection] = {}
         self._accept_at_once = ACCEPT_AT_ONCE
         self._loop.add_signal_handler(signal.SIGTERM, self._stop)
         for number in (signal.SIGINT, signal.SIGQUIT):
@@ -76,7 +76,8 @@ class LoopWorker(Worker):
     def _accept(self, listener: Any) -> None:
         """Accept a few connections: the others in the queue may be for another process. Accept more each time that
         some are left: while the loop is busy, cheap connections would keep senders waiting in a full queue."""
-        space = self._connections.space_for(self._accept_at_once + len(self._accepting)) - len(self._accepting)
+        arriving = self._arriving()
+        space = self._connections.space_for(self._accept_at_once + arriving) - arriving
         if space <= 0:
             self._connections.crowded = True
             self._loop.remove_reader(listener)  # until the next check
@@ -88,16 +89,20 @@ class LoopWorker(Worker):
                     self._connections.end_oldest(1)
                 self._accept_at_once = ACCEPT_AT_ONCE
                 break
-            make = self._loop.connect_accepted_socket(partial(HttpConnection, self._connections), sock)
-            task = self._loop.create_task(make)
-            self._accepting.add(task)
+            connection = HttpConnection(self._connections)
+            task = self._loop.create_task(self._loop.connect_accepted_socket(partial(_given, connection), sock))
+            self._accepting[task] = connection
             task.add_done_callback(self._on_accepted)
         else:
             self._accept_at_once = min(2 * self._accept_at_once, MOST_AT_ONCE)
-        self._connections.make_space(len(self._accepting))
+        self._connections.make_space(self._arriving())
+
+    def _arriving(self) -> int:
+        """How many accepted connections are not among the open ones yet."""
+        return sum(one not in self._connections.all for one in self._accepting.values())
 
     def _on_accepted(self, task: asyncio.Task[Any]) -> None:
-        self._accepting.discard(task)
+        del self._accepting[task]
         task.exception()  # the sender may be gone
 
     def _check(self) -> None:
@@ -126,3 +131,7 @@ class LoopWorker(Worker):
         for listener in self.sockets:
             self._loop.remove_reader(listener)
             listener.close()
+
+
+def _given(connection: HttpConnection) -> HttpConnection:
+    return connection

@@ -14,7 +14,9 @@ from workers.cli.listing import RowList
 from workers.cli.options import Noun, connect_server, connect_to_list_hosts, json_option, load_config, yes_option
 from workers.operations.host_spools import Host, accepted, choose_host, find_hosts, write_refusal
 
-LISTING = RowList(cells={"state": output.state}, drop=("oldest",))
+LISTING = RowList(
+    cells={"state": output.state, "spooled": lambda count: "unknown" if count is None else count}, drop=("oldest",)
+)
 
 
 @click.group(cls=Noun)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 import time
 from unittest.mock import Mock
 
@@ -68,13 +69,13 @@ def test_a_request_that_arrives_ends_after_connections_that_were_idle_before_it(
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
     idle, arriving = HttpConnection(connections), HttpConnection(connections)
     for connection in (idle, arriving):
-        connection.connection_made(Mock(is_closing=lambda: False))
+        connection.connection_made(transport())
     arriving._enter("receiving", 10)
     idle.since, arriving.since = time.monotonic() - 9, time.monotonic() - 8
     connections.end_oldest(1)
     assert connections.all == {arriving}
     later = HttpConnection(connections)
-    later.connection_made(Mock())
+    later.connection_made(transport())
     later.since = time.monotonic() - 7
     connections.end_oldest(1)
     loop.close()
@@ -87,22 +88,31 @@ def test_a_request_that_has_arrived_never_ends_for_new_connections() -> None:
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
     connections.most = 2
     waiting = arriving(connections, request())
-    waiting.since -= 9
-    young = HttpConnection(connections)
-    young.connection_made(Mock(is_closing=lambda: False))
+    ours, theirs = socket.socketpair()
+    unread = HttpConnection(connections)
+    unread.connection_made(transport(ours))
+    theirs.sendall(request())
     assert connections.space_for(16) == 0
     connections.end_oldest(16)
-    assert connections.all == {waiting, young}
-    young.since -= 9
+    assert connections.all == {waiting, unread}
+    ours.recv(10_000)
     assert connections.space_for(16) == 1
     connections.make_space(1)
     loop.close()
+    for one in (ours, theirs):
+        one.close()
     assert connections.all == {waiting}
+
+
+def transport(connected: socket.socket | None = None) -> Mock:
+    """Without a socket, that of a sender from whom nothing waits in the kernel."""
+    fileno = connected.fileno() if connected else -1
+    return Mock(is_closing=lambda: False, get_extra_info=lambda _: Mock(fileno=lambda: fileno))
 
 
 def arriving(connections: OpenConnections, data: bytes) -> HttpConnection:
     connection = HttpConnection(connections)
-    connection.connection_made(Mock(is_closing=lambda: False))
+    connection.connection_made(transport())
     receive(connection, data)
     return connection
 
@@ -147,7 +157,7 @@ def test_a_request_that_waits_for_its_turn_is_arriving_and_gets_an_answer_at_its
     assert waiting.state == "receiving"
     http_connection.end(waiting)
     loop.close()
-    assert waiting._transport.write.call_args[0][0].startswith(b"HTTP/1.1 408 ")  # type: ignore[attr-defined]
+    assert waiting.transport.write.call_args[0][0].startswith(b"HTTP/1.1 408 ")  # type: ignore[attr-defined]
 
 
 def test_requests_that_hold_bytes_without_progress_end_before_large_ones_that_arrive() -> None:
@@ -227,7 +237,7 @@ def test_a_new_connection_ends_after_those_that_were_idle_before_it() -> None:
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=KEEP_ALIVE_SECONDS / 2)
     answered, new = HttpConnection(connections), HttpConnection(connections)
     for connection in (answered, new):
-        connection.connection_made(Mock())
+        connection.connection_made(transport())
         if connection is answered:
             connection._enter("idle", KEEP_ALIVE_SECONDS)
         connection.since -= 9

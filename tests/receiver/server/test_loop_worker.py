@@ -365,7 +365,7 @@ def test_a_long_queue_of_connections_is_accepted_in_few_turns() -> None:
         nonlocal turns
         loop = asyncio.get_running_loop()
         worker = LoopWorker.__new__(LoopWorker)
-        worker._loop, worker._accepting, worker._accept_at_once = loop, set(), ACCEPT_AT_ONCE
+        worker._loop, worker._accepting, worker._accept_at_once = loop, {}, ACCEPT_AT_ONCE
         worker._connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=5.0)
         while len(worker._connections.all) + len(worker._accepting) < len(senders):
             worker._accept(listener)

@@ -9,8 +9,9 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from receiver.inbox import FailureQueries
+from receiver.inbox.redis.connecting import server_ms
 from tests.receiver.inbox.test_inbox import GREET
-from tests.support.harness import System
+from tests.support.harness import System, eventually
 from tests.workers.cli.test_command_rules import failed_event, refuse
 from tests.workers.operations.test_all_events import Both, Unreachable, both
 from workers.operations import arrivals
@@ -80,17 +81,17 @@ def test_an_error_while_reading_loses_no_event(system: System, monkeypatch: pyte
 
 def test_each_failed_attempt_is_returned_once(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
     failed_event(system, data={"id": 1})
-    now = [FailureQueries(system.client).groups().entries[0].last_at.timestamp() * 1000 + 1]
-    monkeypatch.setattr(arrivals, "server_ms", lambda _: now[0])
+    start = FailureQueries(system.client).groups().entries[0].last_at.timestamp() * 1000 + 1
+    eventually(lambda: server_ms(system.client) > start, what="the next millisecond")
     reader = FailureArrivals(FailureQueries(system.client))
     assert reader.new() == []
     ids = []
     for number in range(2, 6):
         ids.append(failed_event(system, data={"id": number}))
-        now[0] += 700
         assert [one.event for one in reader.new()] == ids[-1:]
         assert reader.new() == []
-    now[0] -= 60_000  # the clock is set back: some may be repeated, and none is missed
+    monkeypatch.setattr(arrivals, "server_ms", lambda client: server_ms(client) - 60_000)
+    reader.new()  # the clock is set back: some may be repeated, and none is missed
     ids.append(failed_event(system, data={"id": 7}))
     assert ids[-1] in [one.event for one in reader.new()]
 

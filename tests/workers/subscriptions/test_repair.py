@@ -203,7 +203,7 @@ def test_a_disabled_subscription_is_probed_and_enabled_and_its_gap_recorded(shop
     assert SubscriptionChecks(shop.system.client).repair_count("demo") == 1
     shop.emit()
     eventually(lambda: shop.count_events("customer.created") == 2, what="events flow again")
-    assert re.search(r"^demo +1 +1 +ok", shop.cli("subscriptions").output, re.MULTILINE)
+    assert re.search(r"^demo +ok +1 +1 ", shop.cli("subscriptions").output, re.MULTILINE)
     shop.do("disable-subscriptions")
     again = look(shop)
     assert "disabled again; enabled in" in again.pending[0]["why"], "the second repair waits"
