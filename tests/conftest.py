@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -109,6 +110,13 @@ def _forget_our_functions(url: str) -> None:
     with suppress(ResponseError):
         client.function_delete(library().name)
     client.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c() -> None:
+    """A shell has what it starts in the background ignore Ctrl-C, and so would the programs that tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
