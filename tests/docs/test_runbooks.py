@@ -184,10 +184,12 @@ def test_a_full_disk(tmp_path: Path, disk: str) -> None:
             assert machine.send(store, order(2)) == 200
         else:
             eventually(lambda: machine.send(store, order(2)) == 503, 30, what="nothing can be stored")
+
+        def accepts_again() -> bool:  # readiness is tried once a second
+            return machine.send(store, order(3)) == 200 and httpx2.get(f"{machine.url}/readyz").status_code == 200
+
         machine.after = {
-            "systemctl start redis-server": lambda: eventually(
-                lambda: machine.send(store, order(3)) == 200, 30, what="deliveries are accepted"
-            )
+            "systemctl start redis-server": lambda: eventually(accepts_again, 30, what="deliveries are accepted")
         }
         said = machine.follow(RUNBOOKS / "disk-full.md")
         assert "core.4711" in said["du -a /var/lib/storehooks | sort -n | tail -5"]
