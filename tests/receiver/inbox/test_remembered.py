@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from receiver.inbox import Declaration, Outcome, Run, connect, keys
 from receiver.inbox.host_refusals import publish_refusals, refusals_of_hosts
+from receiver.inbox.outcomes import OutcomeKind
 from receiver.inbox.queries.event_pages import newest_of_resource, open_since
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.run_statistics import RunStatistics, runs_of
@@ -36,13 +37,13 @@ def run_of(system: System, **event: Any) -> Run:
 
 def settle(system: System, **event: Any) -> str:
     run = run_of(system, **event)
-    system.inbox.finish([Outcome(run, "done", {"result": "ok", "ms": 2.5})])  # type: ignore[arg-type]
+    system.inbox.finish([Outcome(run, OutcomeKind.DONE, {"result": "ok", "ms": 2.5})])
     return run.stored.id
 
 
 def fail(system: System, run: Run, error: str = "KeyError: 'x'", how: str = "failed") -> None:
     detail = {"error": error, "version": "1.4", "ms": 12.5, "group": "aaaaaaaa"}
-    system.inbox.finish([Outcome(run, how, detail)])  # type: ignore[arg-type]
+    system.inbox.finish([Outcome(run, OutcomeKind(how), detail)])
 
 
 def is_now(moment: datetime | None) -> bool:
@@ -56,7 +57,7 @@ def is_now(moment: datetime | None) -> bool:
 def test_a_run_has_the_time_at_which_it_ended(system: System, how: str) -> None:
     run = run_of(system)
     assert system.run_of(run.stored.id, HANDLER).ended_at is None
-    system.inbox.finish([Outcome(run, how, {"ms": 2.5})])  # type: ignore[arg-type]
+    system.inbox.finish([Outcome(run, OutcomeKind(how), {"ms": 2.5})])
     ended = system.run_of(run.stored.id, HANDLER)
     assert is_now(ended.ended_at)
     assert ended.ms == 2.5
