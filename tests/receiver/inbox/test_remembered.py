@@ -90,7 +90,7 @@ def test_the_last_ten_failed_attempts_are_kept_the_newest_first(system: System) 
     assert {(one.ms, one.version) for one in found} == {(12.5, "1.4")}
     assert all(is_now(one.ended_at) and len(one.error) <= 300 for one in found)
     system.administration.reopen([run.item], {HANDLER: "default"})
-    system.inbox.finish([Outcome(claim_one(system.inbox, HANDLER), "done", {"result": "ok"})])  # type: ignore[arg-type]
+    system.inbox.finish([Outcome(claim_one(system.inbox, HANDLER), OutcomeKind.DONE, {"result": "ok"})])
     after = system.run_of(run.stored.id, HANDLER)
     assert (after.status, after.failed_attempts) == ("done", found)
 
@@ -107,7 +107,7 @@ def test_what_a_run_remembers_moves_to_the_history_with_it(system: System, tmp_p
     run = run_of(system)
     fail(system, run, how="retry")
     system.housekeeping.tick()
-    system.inbox.finish([Outcome(claim_one(system.inbox, HANDLER), "done", {"ms": 1.0})])  # type: ignore[arg-type]
+    system.inbox.finish([Outcome(claim_one(system.inbox, HANDLER), OutcomeKind.DONE, {"ms": 1.0})])
     before = system.ledger.event(run.stored.id)
     history = SqliteHistory(tmp_path / "history")
     history.check()
@@ -165,11 +165,11 @@ def test_runs_are_counted_by_outcome_duration_and_waiting_time(system: System) -
     received = first.event.received_at.timestamp() * 1000
     ended = received + 1000.0
     for outcome in (
-        Outcome(first, "done", {"ms": 0.9}),  # type: ignore[arg-type]
-        Outcome(first, "done", {"ms": 3.0}),  # type: ignore[arg-type]
-        Outcome(replace(first, attempts=1), "failed", {"ms": 3.5}),  # type: ignore[arg-type]
-        Outcome(replace(first, attempts=1), "retry", {"error": "died"}),  # type: ignore[arg-type]
-        Outcome(first, "release"),  # type: ignore[arg-type]
+        Outcome(first, OutcomeKind.DONE, {"ms": 0.9}),
+        Outcome(first, OutcomeKind.DONE, {"ms": 3.0}),
+        Outcome(replace(first, attempts=1), OutcomeKind.FAILED, {"ms": 3.5}),
+        Outcome(replace(first, attempts=1), OutcomeKind.RETRY, {"error": "died"}),
+        Outcome(first, OutcomeKind.RELEASE),
     ):
         statistics.add(outcome, ended)
     statistics.flush()
@@ -186,7 +186,7 @@ def test_runs_are_counted_by_outcome_duration_and_waiting_time(system: System) -
 
 def test_statistics_wait_for_the_server(system: System, tmp_path: Path) -> None:
     statistics = RunStatistics(connect(f"unix://{tmp_path}/no-server.sock", timeout=0.1))
-    statistics.add(Outcome(run_of(system), "done", {"ms": 1.0}), time.time() * 1000)  # type: ignore[arg-type]
+    statistics.add(Outcome(run_of(system), OutcomeKind.DONE, {"ms": 1.0}), time.time() * 1000)
     with pytest.raises(RedisError):
         statistics.flush()
     statistics._client = system.client
