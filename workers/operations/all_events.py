@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -36,6 +36,7 @@ from receiver.inbox.queries.runs import EventRuns, RunQueries, event_runs
 from workers.history.event_filter import EventFilter
 from workers.history.past_events import LAST_TIME, HistoryDatabase, HistoryError, PastEvent, Position
 from workers.operations.given_ids import LAST, NEWEST, choose
+from workers.operations.resource_walk import ResourceWalk, kind_of_resource
 
 SEARCH_SECONDS = 10.0
 RESTORE_BYTES = 4 << 20
@@ -124,7 +125,7 @@ class AllEvents:
     def of_resource(self, *, store: str, kind: str, resource_id: str, limit: int = 10) -> list[PastEvent]:
         """The newest events of a resource, such as an order, the newest first, with their bodies."""
         newest = newest_of_resource(self._client, store=store, kind=kind, resource_id=resource_id)
-        walk = _ResourceWalk(self._client, self._history, store, kind, resource_id)
+        walk = ResourceWalk(self._client, self._history, store, kind, resource_id)
         return list(islice(walk.begin(Position(LAST_TIME, ""), newest), limit))
 
     def earlier_of_resource(self, event_id: str, *, limit: int = 10) -> list[PastEvent]:
@@ -134,7 +135,8 @@ class AllEvents:
         one = _past_event(here) if here else self._past(event_id)
         if one is None or not one.event.resource_id:
             return []
-        walk = _ResourceWalk(self._client, self._history, one.event.store, _kind(one.event), one.event.resource_id)
+        event = one.event
+        walk = ResourceWalk(self._client, self._history, event.store, kind_of_resource(event), event.resource_id)
         return list(islice(walk.before(one), limit))
 
     def event(self, event_id: str) -> EventRecord | None:
@@ -188,6 +190,13 @@ class AllEvents:
             if page.last is None:
                 return
             start = last + 1
+
+    def accepted_at(self, times: Sequence[int]) -> list[PastEvent]:
+        """The events that were accepted at these times (us), in order, as far as they are still stored."""
+        found = {one.accepted_at: _past_event(one) for one in EventPages(self._client).at(times)}
+        for missing in set(times) - set(found) if self._history else ():
+            found |= {one.accepted_at: one for one in self._ascending(EventFilter(), missing, missing, content=False)}
+        return [found[accepted] for accepted in sorted(found)]
 
     def accepted_until(self, *, unknown: int = 0) -> int:
         """A time of acceptance (us) that no event exceeds and that later ones will; `unknown` if it is not stored."""
@@ -244,47 +253,6 @@ class AllEvents:
             start, span = until, span * 2 if len(found.events) < 2 * PAGE else span
 
 
-class _ResourceWalk:
-    """From one event of a resource to the next earlier one, in both places.
-
-    Each record says when the one before was accepted. That is not known once the newest event has left Redis before the
-    next one came: then the history is searched.
-    """
-
-    def __init__(self, client: Redis, history: HistoryDatabase | None, store: str, kind: str, resource_id: str) -> None:
-        self._pages, self._history = EventPages(client, content=True), history
-        self._resource = (store, kind, resource_id)
-
-    def begin(self, before: Position, accepted: int | None) -> Iterator[PastEvent]:
-        one = self._at(accepted) if accepted else None
-        one = one or self._search(before)
-        if one is not None:
-            yield one
-            yield from self.before(one)
-
-    def before(self, one: PastEvent) -> Iterator[PastEvent]:
-        accepted = to_number(one.fields.get(b"earlier"))
-        yield from self.begin(one.position, accepted if 0 < accepted < one.accepted_at else None)
-
-    def _at(self, accepted: int) -> PastEvent | None:
-        if found := self._pages.accepted_at(accepted):
-            return self._if_its_own(_past_event(found))
-        return self._search(Position(accepted + 1, ""), since=accepted)
-
-    def _search(self, before: Position, since: int = 0) -> PastEvent | None:
-        if self._history is None:
-            return None
-        store, kind, resource_id = self._resource
-        wanted = EventFilter(store=store, topic=f"{kind}*", resource_id=resource_id, since=since)
-        found = self._history.find(wanted, before=before, limit=1, seconds=1.0, content=True).events
-        return self._if_its_own(found[0]) if found else None
-
-    def _if_its_own(self, one: PastEvent) -> PastEvent | None:
-        """Two resources may have the same digest."""
-        event = one.event
-        return one if (event.store, _kind(event), event.resource_id) == self._resource else None
-
-
 class _Search:
     """One search in both places."""
 
@@ -315,7 +283,7 @@ class _Search:
                 before=position.accepted_at, since=wanted.since, many=min(PAGE, entries), size=size
             )
             for one in self._merged(page, position):
-                found.events.append(read_summary(one.id, one.fields))
+                found.events.append(read_summary(one.id, one.fields, one.accepted_at))
                 if len(found.events) >= self._limit:
                     found.next = Cursor(*one.position)
                     return found
@@ -362,26 +330,25 @@ class _Search:
                 return
 
     def _is_met(self, one: PastEvent) -> bool:
-        """Whether an event in Redis matches."""
-        wanted = self._wanted
-        if self._status and one.fields.get(b"state", b"").decode() != self._status:
-            return False
-        if not (wanted.handler or wanted.result or wanted.error):
-            return wanted.is_met_by(one.event)
-        try:
-            runs = one.record.runs
-        except ValueError:  # damaged
-            return False
-        return wanted.is_met_by(one.event) and any(
-            wanted.handler in ("", run.handler)
-            and _contains(orjson.dumps(run.result).decode(), wanted.result)
-            and _contains(run.error or "", wanted.error)
-            for run in runs
-        )
+        return is_met(one, self._wanted, self._status)
 
 
-def _kind(event: Event) -> str:
-    return event.topic.partition(".")[0]
+def is_met(one: PastEvent, wanted: EventFilter, status: str | None) -> bool:
+    """Whether an event in Redis matches."""
+    if status and one.fields.get(b"state", b"").decode() != status:
+        return False
+    if not (wanted.handler or wanted.result or wanted.error):
+        return wanted.is_met_by(one.event)
+    try:
+        runs = one.record.runs
+    except ValueError:  # damaged
+        return False
+    return wanted.is_met_by(one.event) and any(
+        wanted.handler in ("", run.handler)
+        and _contains(orjson.dumps(run.result).decode(), wanted.result)
+        and _contains(run.error or "", wanted.error)
+        for run in runs
+    )
 
 
 def _contains(text: str, part: str) -> bool:

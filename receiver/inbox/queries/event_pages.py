@@ -73,8 +73,16 @@ class EventPages:
 
     def accepted_at(self, time: int) -> WholeEvent | None:
         """The event that was accepted at a time (us), if Redis has it."""
-        events = self._page(time, time, desc=False, many=1, size=MAX_SCANNED_BYTES).events
-        return events[0] if events else None
+        return next(iter(self.at([time])), None)
+
+    def at(self, times: Sequence[int]) -> list[WholeEvent]:
+        """The events that were accepted at these times (us), as far as Redis has them."""
+        pipeline = self._client.pipeline(transaction=False)
+        for time in times:
+            pipeline.zrange(self._index, time, time, byscore=True)
+        replies = zip(times, read_each(pipeline), strict=True)
+        page = [(as_text(event_id), time) for time, found in replies for event_id in found or ()]
+        return self._read(page, self._contents(page))
 
     def of(self, accepted: Mapping[str, int]) -> dict[str, WholeEvent]:
         """Those of the events, given by id and time of acceptance, that Redis has."""

@@ -84,6 +84,8 @@ class EventSummary:
     source: str
     status: str
     """An EventStatus; other text, such as "damaged", only where the record is damaged."""
+    accepted_at: int = 0
+    """Its place in the order of all events (us); 0 if it was not read."""
 
 
 @dataclass(frozen=True)
@@ -290,9 +292,9 @@ class EventQueries:
         return from_ms(due) if due else None
 
 
-def read_summary(event_id: str, fields: Mapping[bytes, bytes]) -> EventSummary:
+def read_summary(event_id: str, fields: Mapping[bytes, bytes], accepted_at: int = 0) -> EventSummary:
     """An event from its record, without its runs. A damaged record is read as far as possible."""
-    return _summary(event_id, [fields.get(name.encode()) for name in _SUMMARY])
+    return _summary(event_id, [fields.get(name.encode()) for name in _SUMMARY], accepted_at)
 
 
 def read_record(
@@ -366,8 +368,8 @@ def _read_spool(text: bytes) -> Spool:
     return Spool("silent", None, None, None)
 
 
-def _summary(event_id: str, fields: list[bytes | None]) -> EventSummary:
+def _summary(event_id: str, fields: list[bytes | None], accepted_at: int = 0) -> EventSummary:
     texts = ((value or b"").decode("utf-8", "replace") for value in fields)
     store, topic, delivery, resource, received, source, state = texts
     received_at = from_ms(to_number(received))
-    return EventSummary(event_id, store, topic, delivery, resource, received_at, source, state)
+    return EventSummary(event_id, store, topic, delivery, resource, received_at, source, state, accepted_at)

@@ -14,6 +14,7 @@ from tests.receiver.inbox.test_inbox import GREET
 from tests.support.harness import System, eventually
 from tests.workers.cli.test_command_rules import failed_event, refuse
 from tests.workers.operations.test_all_events import Both, Unreachable, both
+from workers.history.past_events import PastEvent
 from workers.operations import arrivals
 from workers.operations.all_events import AllEvents
 from workers.operations.arrivals import EventArrivals, FailureArrivals, RefusalArrivals
@@ -68,8 +69,8 @@ def test_an_error_while_reading_loses_no_event(system: System, monkeypatch: pyte
     reader = EventArrivals(AllEvents(system.client, None))
     ids = [system.accept() for _ in range(3)]
 
-    def broken(self: AllEvents, **_: object) -> Iterator[None]:
-        yield None
+    def broken(self: AllEvents, **_: object) -> Iterator[PastEvent]:
+        yield PastEvent(ids[0], 1, 0, {})
         raise RedisConnectionError
 
     with monkeypatch.context() as patched:
