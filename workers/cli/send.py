@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
-import secrets
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,17 +13,13 @@ import click
 from redis.exceptions import RedisError
 
 from receiver.config import Config
-from receiver.contract.compose import Request, compose, event_id_in, in_store_shape
-from receiver.contract.diagnosis.terminal_text import harmless
+from receiver.contract.compose import Request
 from receiver.contract.errors import ConfigError, ServerUnusable
-from receiver.contract.signing.grammar import Scheme, Secret
-from receiver.contract.signing.sources import with_query
-from receiver.contract.stores import Store
+from receiver.contract.signing.grammar import Scheme
 from receiver.contract.topics import translate
 from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord
-from receiver.process_files import web_addresses
 from workers.cli import output
 from workers.cli.options import (
     Command,
@@ -36,18 +29,22 @@ from workers.cli.options import (
     load_config,
     yes_option,
 )
-from workers.operations.release import stores_with_secrets
+from workers.operations.composing import (
+    WILDCARDS,
+    Tamper,
+    change,
+    compose_request,
+    new_delivery_id,
+    require_topic,
+    sample_data,
+    send_request,
+    signer,
+)
 from workers.operations.topic_names import known_topics, nearest_topic
-from workers.storeapi.samples import sample
 
 FOLLOW_SECONDS = 5.0
 """How long to wait for the event to settle."""
 POLL_SECONDS = 0.02
-ONE_HOUR = 3600
-ONE_DAY = 86400
-_OWN_ID = re.compile("msg_([0-9a-f]{8})[0-9a-f]{6}")
-"""A generated id begins with its time."""
-WILDCARDS = "*?["
 
 
 @click.command(cls=Command)
@@ -71,7 +68,7 @@ def send(
     changes: tuple[str, ...],
     delivery_id: str | None,
     twice: bool,
-    tamper: str | None,
+    tamper: Tamper | None,
     print_: bool,
     yes: bool,
 ) -> None:
@@ -83,9 +80,10 @@ def send(
     name = choose_store(config, store)
     if warning := _unknown_topic(config, name, topic):
         output.warn(warning)
-    delivery_id = delivery_id or f"msg_{int(time.time()):08x}{secrets.token_hex(3)}"
-    data = _data(config.known_stores[name].scheme, topic, data_file, changes)
-    request = _request(config, name, topic, data, delivery_id, tamper)
+    delivery_id = delivery_id or new_delivery_id()
+    data = _data(config.known_stores[name].scheme, topic, data_file)
+    change(data, changes)
+    request = compose_request(config, name, topic, data, delivery_id, tamper)
     if print_:
         output.echo(request.body)
         return
@@ -95,9 +93,9 @@ def send(
     output.field("to", f"{url}{only}", wide=8)
     kind, size = "your own" if data_file else "sample", f"{len(request.body):,}"
     output.field("body", f"{kind} {topic}, {size} bytes   (--print shows it, --set changes it)", wide=8)
-    secret = _signer(config, name).secrets[0]
+    secret = signer(config, name).secrets[0]
     output.field("signed", f"{config.stores[name].scheme}, secret {secret.fingerprint}, id {delivery_id}", wide=8)
-    answers = [_send_and_follow(config, url, request) for _ in range(2 if twice else 1)]
+    answers = [_send_and_follow(config, name, request) for _ in range(2 if twice else 1)]
     if not all(answer.accepted for answer in answers):
         output.next_command(f"storehooks verify --refused last --store {name}  why it was refused")
         raise click.exceptions.Exit(1)
@@ -117,8 +115,7 @@ def send(
 
 def _unknown_topic(config: Config, store: str, topic: str) -> str:
     """A warning if the topic is unknown here. It is sent anyway: a store may use its own names."""
-    if not topic.isprintable() or " " in topic or any(letter in topic for letter in WILDCARDS):
-        raise ConfigError(f"{harmless(topic[:64])!r} is not a topic; use one such as order.created")
+    require_topic(topic)
     scheme = config.known_stores[store].scheme
     known = {*known_topics([scheme]), *_learned_topics(config, store)}
     if topic in scheme.topics or translate(topic, scheme.topics) in known:
@@ -143,64 +140,12 @@ def _learned_topics(config: Config, store: str) -> Iterator[str]:
 # The delivery
 
 
-def _data(scheme: Scheme, topic: str, data_file: str | None, changes: tuple[str, ...]) -> Any:
+def _data(scheme: Scheme, topic: str, data_file: str | None) -> Any:
     """The data as the store sends it: a sample with the field names of its scheme, or a file as it is."""
     try:
-        if data_file:
-            data = json.loads(Path(data_file).read_text())
-        else:
-            data = in_store_shape(scheme, topic, sample(translate(topic, scheme.topics)))
+        return json.loads(Path(data_file).read_text()) if data_file else sample_data(scheme, topic)
     except ValueError as error:
         raise ConfigError(f"{data_file} is not JSON: {error}") from None
-    for change in changes:
-        path, sign, value = change.partition("=")
-        if not sign:
-            raise ConfigError(f"--set {change} is not a.b=VALUE, such as customer.name=Ada")
-        *above, last = path.split(".")
-        place = data
-        for step in above:
-            place = place.setdefault(step, {}) if isinstance(place, dict) else {}
-        if not isinstance(place, dict):
-            raise ConfigError(f"--set {change}: {path} is not inside an object")
-        place[last] = _value(value)
-    return data
-
-
-def _value(text: str) -> Any:
-    """The value if the text is JSON (42, true, null), else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _request(config: Config, name: str, topic: str, data: Any, delivery_id: str, tamper: str | None) -> Request:
-    now = time.time() - (ONE_HOUR if tamper == "time" else 0)
-    store = _signer(config, name)
-    if tamper == "time" and not (store.scheme.timestamp and store.scheme.tolerance):
-        raise ConfigError(f"{store.scheme.name} signs no timestamp; use --tamper body")
-    if tamper == "signature":
-        store = replace(store, secrets=(Secret(secrets.token_bytes(32)),))
-    occurred = _occurred(delivery_id, now)
-    request = compose(store, topic=topic, delivery_id=delivery_id, data=data, now=now, occurred=occurred)
-    if tamper == "body":
-        return Request(request.headers, request.body[:-1] + b" " + request.body[-1:])
-    return request
-
-
-def _occurred(delivery_id: str, now: float) -> float:
-    """When the event occurred: the same time for the same id, since with another time it would be another event."""
-    ours = _OWN_ID.fullmatch(delivery_id)
-    return int(ours[1], 16) if ours else now // ONE_DAY * ONE_DAY
-
-
-def _signer(config: Config, name: str) -> Store:
-    """The store with the one secret to sign with: its first active one, configured or learned."""
-    store = stores_with_secrets(config)[name]
-    live = [secret for secret in store.secrets if secret.is_active(time.time())]
-    if not live:
-        raise ConfigError(f"{name} has no active secret on this host; `storehooks subscriptions apply` creates one")
-    return replace(store, secrets=(live[0],))
 
 
 # The answer and the runs
@@ -212,38 +157,19 @@ class Sent(NamedTuple):
     """None if it cannot be followed from this host."""
 
 
-def _send_and_follow(config: Config, url: str, request: Request) -> Sent:
-    import httpx2
-
+def _send_and_follow(config: Config, name: str, request: Request) -> Sent:
     started = time.monotonic()
-    try:
-        target, headers = with_query(url, request.headers)
-        answer = httpx2.post(target, headers=headers, content=request.body, timeout=10)
-    except httpx2.HTTPError as error:
-        raise ConfigError(f"{url} does not answer: {error}; {_where_web_is(config)}") from None
-    took = (time.monotonic() - started) * 1000
-    body = answer.json() if "json" in answer.headers.get("content-type", "") else {}
-    if not answer.is_success:
-        status = output.state("refused", f"{answer.status_code} {body.get('title', '')}")
-        output.field("answer", output.joined(status, f" in {took:.0f} ms: {body.get('detail', '')}"), wide=8)
+    answer = send_request(config, name, request)
+    accepted = bool(answer.event_id)
+    status = output.state(answer.word if accepted else "refused", f"{answer.status} {answer.word}")
+    more = f", event {answer.event_id}" if accepted else f": {answer.detail}"
+    output.field("answer", output.joined(status, f" in {answer.ms:.0f} ms{more}"), wide=8)
+    if not accepted:
         return Sent(False)
-    event_id = event_id_in(body)
-    status = output.state(str(body.get("status")), f"{answer.status_code} {body.get('status')}")
-    output.field("answer", output.joined(status, f" in {took:.0f} ms, event {event_id}"), wide=8)
-    record = _follow(config, event_id, started)
+    record = _follow(config, answer.event_id, started)
     if record:
         _show_runs(record, time.monotonic() - started)
     return Sent(True, record)
-
-
-def _where_web_is(config: Config) -> str:
-    """What to do if the receiver does not answer. Its own environment may make it listen elsewhere, such as PORT."""
-    addresses = web_addresses(config.data_dir)
-    if not addresses:
-        return "`storehooks dev` starts the receiver"
-    if config.receiver.bind in addresses:
-        return "the web process runs, so see its log for the cause"
-    return f"the web process listens at {addresses[0]}: correct [receiver] public_url, or start it without PORT"
 
 
 def _follow(config: Config, event_id: str, started: float) -> EventRecord | None:
