@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from redis import Redis
@@ -39,6 +39,8 @@ class ReopenResult(StrEnum):
     """The event's body was removed by age."""
     UNREADABLE = "unreadable"
     """The delivery could not be read, so there is no handler to run; see `reread`."""
+    CHANGED = "changed"
+    """It was selected by a bulk action, and has failed again since that began, or is no failure any more."""
     ABSENT = "absent"
     """There is no such run."""
     GONE = "gone"
@@ -54,6 +56,18 @@ class ReopenResult(StrEnum):
 _REPLAYED = frozenset(
     (ReopenResult.READY, ReopenResult.ALTHOUGH_PAUSED, ReopenResult.HANDLER_PAUSED, ReopenResult.STORE_PAUSED)
 )
+
+
+NOT_REPLAYED = {
+    ReopenResult.OPEN: "already waiting or running",
+    ReopenResult.NO_BODY: "the body was deleted by retention",
+    ReopenResult.UNREADABLE: "the delivery could not be read; see `storehooks events reread`",
+    ReopenResult.CHANGED: "failed again since the start, or no failure any more",
+    ReopenResult.ABSENT: "no such run",
+    ReopenResult.GONE: "the event was deleted by retention",
+    ReopenResult.DAMAGED: "the record is damaged; `storehooks doctor` names it",
+}
+"""Why runs were not replayed."""
 
 
 class RereadResult(StrEnum):
@@ -83,6 +97,26 @@ class DropResult(StrEnum):
     """Its record is damaged, and is quarantined."""
 
 
+NOT_DROPPED = {
+    DropResult.KEPT: "running now, or no failure any more",
+    DropResult.DAMAGED: "the record is damaged; `storehooks doctor` names it",
+}
+"""Why runs were not dropped."""
+
+
+class BulkStep(NamedTuple):
+    """One step of a bulk action, which is taken only if the action is at work and at this position."""
+
+    action: str = ""
+    position: str = ""
+    next_position: str = ""
+    due_ms: int = 0
+    """When the next step may be taken."""
+
+
+NO_STEP = BulkStep()
+
+
 class Administration:
     def __init__(self, client: Redis) -> None:
         self.client = client
@@ -97,18 +131,20 @@ class Administration:
         urgent: bool = False,
         orders: Mapping[str, str] | None = None,
         cursor: tuple[str, str] = ("", ""),
+        step: BulkStep = NO_STEP,
     ) -> list[ReopenResult]:
         """Make ended runs ready again; with `make`, also create runs for a handler that had none; with `again`, also
         repeat effects of `ctx.once`; with `urgent`, runs of a paused handler begin too.
 
         `orders` is the order of an item, for a run that has none yet; see lua/shared/order.lua. `cursor` is a replay's
-        name and its position, stored in the same step.
+        name and its position, stored in the same step. As a step of a bulk action that is not to be taken any more, it
+        changes nothing and returns nothing.
         """
         name, value = cursor
         parts: list[Argument] = []
         for item in items:
             parts += (item, queues.get(keys.split_item(item)[1], "default"), int(make), (orders or {}).get(item, ""))
-        options: list[Argument] = [keys.CURSOR + name if name else "", value, int(again), int(urgent)]
+        options: list[Argument] = [keys.CURSOR + name if name else "", value, int(again), int(urgent), *step]
         replies = script_runner.run_one(self.client, "reopen", *options, *parts)
         return [ReopenResult(reply.decode()) for reply in replies]
 
@@ -190,10 +226,10 @@ class Administration:
             if cursor == b"0":
                 return total
 
-    def drop(self, items: Sequence[str], *, reason: str) -> list[DropResult]:
-        """Give up failures, with a reason that is stored with them."""
+    def drop(self, items: Sequence[str], *, reason: str, step: BulkStep = NO_STEP) -> list[DropResult]:
+        """Give up failures, with a reason that is stored with them. A step of a bulk action is as in `reopen`."""
         detail = orjson.dumps({"result": reason, "dropped": "by hand"})
-        replies = script_runner.run_one(self.client, "drop", detail, *items)
+        replies = script_runner.run_one(self.client, "drop", detail, *step, *items)
         return [DropResult(reply.decode()) for reply in replies]
 
 

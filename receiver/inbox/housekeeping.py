@@ -8,6 +8,7 @@ from typing import NamedTuple
 import orjson
 from redis import Redis
 
+from receiver.inbox.bulk_work import BulkWork
 from receiver.inbox.leases import LEASE_MS, LOSSES_ALLOWED
 from receiver.inbox.model import DECLARATION_MS
 from receiver.inbox.redis import script_runner
@@ -33,6 +34,7 @@ class Housekeeping:
     def __init__(self, client: Redis) -> None:
         self.client = client
         self.sampler = Sampler(client)
+        self.bulk_work = BulkWork(client)
         self._position: bytes | str = ""
         self._skip_failures = 0
 

@@ -89,6 +89,12 @@ Failures
                             v:{version} failed attempts.
     gr:{group}      zset    The group's runs, retrying or failed, by time of the last failure (ms).
     replay:{name}   string  How far an interrupted replay has come.
+    bulk:{action}   hash    A bulk action: a replay or drop of many failures; see bulk_actions.py. action selection who
+                            audit count rate first reason; state (trying, running, done, stopped, halted), why, began,
+                            ended, position (where its next step begins), due (when, ms), tried (its first runs), and
+                            n:{result} how many runs had each result.
+    bulk            zset    Bulk actions by when they began (ms). Limited.
+    bulk_open       set     Those that are at work.
 
 Plugins
     o:{id}          hash    The once marks of an event: "handler|key" -> "begun ms run" or "done result".
@@ -200,6 +206,9 @@ GROUPS = PREFIX + "groups"
 GROUP = PREFIX + "g:"
 GROUP_RUNS = PREFIX + "gr:"
 CURSOR = PREFIX + "replay:"
+BULK = PREFIX + "bulk:"
+BULK_ACTIONS = PREFIX + "bulk"
+BULK_OPEN = PREFIX + "bulk_open"
 INDEX = PREFIX + "ix"
 OPEN_SINCE = PREFIX + "open_since"
 RESOURCES = PREFIX + "resources"

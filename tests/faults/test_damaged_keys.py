@@ -39,9 +39,9 @@ OF_RQ = {
 OF_ONE_EVENT = (
     *("e:", "b:", "d:", "same:", "spool_counted:", "replay:", "o:", "st:", "plugin_fault:", "sub:lock:", "queued:"),
     *("session:", "link:", "login:", "wait:"),
-    "runs:",
+    *("runs:", "bulk:"),
 )
-"""Keys of one event, one delivery, one order key, one process or one login, which doctor does not search for."""
+"""Keys of one event, delivery, order key, process, login or bulk action, which doctor does not search for."""
 Run = Callable[[str], tuple[object, str, str]]
 COMMANDS = (
     "stats",
@@ -49,6 +49,7 @@ COMMANDS = (
     "events",
     "events show {event}",
     "failures",
+    "failures actions",
     "failures show {group}",
     "handlers",
     "handlers explain {event}",
@@ -100,6 +101,7 @@ def fill(system: System) -> dict[str, str]:
         "id": failed.stored.id, "event": failed.stored.id, "store": "north", "lane": GREET, "handler": GREET,
         "group": group.decode(), "limit": "erp", "plugin": "shop", "worker": WORKER, "name": "all", "token": "t",
         "m": "m", "span": "1", "day": "2026-11-16", "kind": "order", "mark": "m", "key": "north:order:1",
+        "action": "a1f3",
     }  # fmt: skip
 
 

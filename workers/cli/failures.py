@@ -13,7 +13,8 @@ import click
 from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration, FailureQueries, Inbox, keys
-from receiver.inbox.administration import DropResult
+from receiver.inbox.administration import NOT_DROPPED, DropResult
+from receiver.inbox.bulk_actions import BulkAction, BulkActions
 from receiver.inbox.model import from_ms
 from receiver.inbox.queries.cursors import Cursor
 from receiver.inbox.queries.failures import FailureGroup
@@ -41,10 +42,6 @@ from workers.operations.replay import RUNS_AT_ONCE, Replay
 REREAD = "storehooks events reread --dry-run  what can be read after you have corrected the scheme"
 MAX_SENTENCES = 10
 """Maximum number of groups with a sentence about their versions."""
-NOT_DROPPED = {
-    DropResult.KEPT: "running now, or no failure any more",
-    DropResult.DAMAGED: "the record is damaged; `storehooks doctor` names it",
-}
 
 
 class FailuresNoun(Noun):
@@ -69,6 +66,15 @@ RUNS = RowList(
     cells={"status": output.state},
     drop=("group", "version", "handler", "topic", "attempts", "failed_at", "store", "next_at"),
     shorten=("error",),
+)
+
+ACTIONS = RowList(
+    cells={
+        "state": output.state,
+        "selection": lambda chosen: ", ".join(f"{name} {value}" for name, value in chosen.items()) or "all",
+    },
+    drop=("reason", "first", "rate", "who", "ended_at", "why"),
+    shorten=("selection", "why"),
 )
 
 
@@ -228,6 +234,41 @@ def drop_failures(group: str | None, event_id: str | None, reason: str, yes: boo
             output.echo(f"{counted(counts[result], 'run')} not dropped: {why}")
 
 
+@failures.command("actions")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of actions.")
+@json_option
+def list_actions(limit: int, json_: bool) -> None:
+    """List bulk actions, which the console starts: replays and drops of many failures, latest first."""
+    found = BulkActions(connect_reader(load_config())).newest(limit)
+    ACTIONS.show([_action_row(one) for one in found], json_=json_)
+    if json_:
+        return
+    if not found:
+        output.echo("no bulk actions")
+    for one in found:
+        if one.state.is_at_work:
+            output.next_command(f"storehooks failures stop {one.id}  replay or drop no further runs")
+            break
+
+
+@failures.command("stop")
+@click.argument("action")
+@yes_option
+def stop_action(action: str, yes: bool) -> None:
+    """Stop a bulk action. What it has changed stays changed."""
+    client = connect_server(load_config())
+    actions, missing = BulkActions(client), f"no bulk action {action[:64]!r}; `storehooks failures actions` lists them"
+    newest = [one.id for one in actions.newest(NEWEST)]
+    found = actions.find(choose(action, newest, kind="bulk actions", missing=missing))
+    if found is None:
+        raise NotFound(missing)
+    if found.state.is_at_work:
+        output.confirm(f"stop the bulk {found.action} {found.id}", yes=yes)
+        record(client, "stop", bulk=found.id)
+        actions.stop(found.id)
+    output.echo((actions.find(found.id) or found).result)
+
+
 @dataclass(frozen=True)
 class _Chosen:
     """The failures that a command is for: those of a group, or of one event."""
@@ -279,6 +320,18 @@ def _the_group(reader: FailureQueries, which: str) -> FailureGroup:
     if found is None:
         raise NotFound(missing)
     return found
+
+
+def _action_row(one: BulkAction) -> dict[str, Any]:
+    selection = {name: value for name, value in asdict(one.selection).items() if value}
+    names = ("began_at", "ended_at", "count", "changed", "rate", "first", "who", "reason", "why")
+    return {
+        "id": one.id,
+        "action": one.action,
+        "state": one.state.value,
+        "selection": selection,
+        **{name: getattr(one, name) for name in names},
+    }
 
 
 def _group_row(one: FailureGroup) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import click
 
 from receiver.contract.diagnosis.formatting import counted
-from receiver.inbox.administration import ReopenResult
+from receiver.inbox.administration import NOT_REPLAYED, ReopenResult
 from receiver.inbox.queries.handlers import HandlerQueries
 from workers.cli import output
-from workers.operations.replay import NOT_REPLAYED, Replay
+from workers.operations.replay import Replay
 
 
 def run_replay(replay: Replay, work: Callable[[], None], *, total: int) -> None:

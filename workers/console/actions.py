@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import islice, takewhile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import TypeVar
 
 from flask import Blueprint, Response, abort, redirect, request, url_for
@@ -15,8 +15,9 @@ from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import NotFound
 from receiver.contract.event import UNREADABLE
 from receiver.inbox import Administration, FailureQueries, Inbox, keys
-from receiver.inbox.administration import DropResult, ReopenResult
+from receiver.inbox.administration import NOT_REPLAYED, DropResult, ReopenResult
 from receiver.inbox.queries.runs import RunQueries
+from workers.console.bulk_view import REREAD
 from workers.console.events_view import event_page, the_event
 from workers.console.failures_view import the_group
 from workers.console.findings_process import ask_for_findings
@@ -24,7 +25,7 @@ from workers.console.page_data import all_events, begin_action, console, end_act
 from workers.console.page_data import text_argument as read_text
 from workers.operations.release import ReleaseCheck, Released, select_refusals
 from workers.operations.release import release as accept_valid
-from workers.operations.replay import NOT_REPLAYED, RUNS_AT_ONCE, Replay, Selection, matching_runs
+from workers.operations.replay import Replay, Selection, matching_runs
 from workers.operations.system_state import handler_rows
 
 pages = Blueprint("actions", __name__)
@@ -62,27 +63,18 @@ def drop_event(event_id: str) -> AnyResponse:
 
 
 @pages.post("/failures/<group_id>/replay")
-def replay_group(group_id: str) -> AnyResponse:
+def replay_first(group_id: str) -> AnyResponse:
+    """Replay some runs of a group at once, to see whether they succeed. All of them are a bulk action."""
     group, first = the_group(group_id), name_argument("first", request.form)
-    if first and not (first.isdigit() and 0 < int(first[:6]) <= 1_000):
-        abort(400, "first is a number from 1 to 1,000.")
+    if not first.isdigit() or not 0 < int(first[:6]) <= 100:
+        abort(400, "first is a number from 1 to 100.")
     if group.handler == keys.INTAKE:
-        abort(400, "These deliveries could not be read. Correct the scheme, then run `storehooks events reread`.")
-    total = group.retrying + group.failed
-    entry = begin_action("replay", count=min(int(first or total), total), group=group_id, handler=group.handler)
-    replay, timer = _replay(first=int(first) if first else None, urgent=bool(first)), _Timer()
-    replay.items(timer.limit(FailureQueries(console().client).runs_of(group_id)))
-    result = _replayed(replay) + timer.text("replayed")
-    return _finish(_group_page(group_id), end_action(entry, result))
-
-
-@pages.post("/failures/<group_id>/drop")
-def drop_group(group_id: str) -> AnyResponse:
-    group, reason, timer = the_group(group_id), _reason(), _Timer()
-    entry = begin_action("drop", count=group.retrying + group.failed, group=group_id, reason=reason)
-    items = FailureQueries(console().client).runs_of(group_id, until=group.last_at)
-    result = _drop(timer.limit(items), reason) + timer.text("dropped")
-    return _finish(_group_page(group_id), end_action(entry, result))
+        abort(400, REREAD)
+    count = min(int(first), group.retrying + group.failed)
+    entry = begin_action("replay", count=count, group=group_id, handler=group.handler)
+    replay = _replay(first=int(first), urgent=True)
+    replay.group(group_id)
+    return _finish(_group_page(group_id), end_action(entry, _replayed(replay)))
 
 
 @pages.post("/events/<event_id>/personal")
@@ -203,11 +195,8 @@ def _replayed(replay: Replay) -> str:
     return "; ".join(parts)
 
 
-def _drop(items: Iterable[str], reason: str) -> str:
-    administration, left = Administration(console().client), iter(items)
-    counts: Counter[DropResult] = Counter()
-    while page := list(islice(left, RUNS_AT_ONCE)):
-        counts.update(administration.drop(page, reason=reason))
+def _drop(items: Sequence[str], reason: str) -> str:
+    counts = Counter(Administration(console().client).drop(items, reason=reason))
     kept = counts[DropResult.KEPT] + counts[DropResult.DAMAGED]
     more = f"; {counted(kept, 'run')} not dropped: running now, no failure any more, or damaged" if kept else ""
     return f"{counted(counts[DropResult.DROPPED], 'run')} dropped{more}"

@@ -17,7 +17,16 @@ from receiver import __version__, logs
 from receiver.config import Config
 from receiver.contract.errors import NotFound, StorehooksError
 from receiver.inbox import connect_to
-from workers.console import actions, events_view, failures_view, login_view, overview_view, refused_view, system_view
+from workers.console import (
+    actions,
+    bulk_view,
+    events_view,
+    failures_view,
+    login_view,
+    overview_view,
+    refused_view,
+    system_view,
+)
 from workers.console.access import Access, allowed_origins, form_token
 from workers.console.gate import Gate
 from workers.console.page_data import Console, age, console, time_tag
@@ -30,7 +39,16 @@ PUBLIC = ("static", "login.form", "login.log_in", "login.spend_link")
 """Endpoints that need no login."""
 FOR_VIEWERS = ("login.log_out", *PUBLIC)
 """The only POSTs that a viewer may send."""
-VIEWS = (overview_view, events_view, failures_view, refused_view, system_view, actions, login_view)
+VIEWS = (
+    overview_view,
+    events_view,
+    failures_view,
+    bulk_view,
+    refused_view,
+    system_view,
+    actions,
+    login_view,
+)
 
 log = logs.get("console")
 

@@ -6,18 +6,34 @@ from flask import Blueprint, render_template
 
 from receiver.contract.errors import NotFound
 from receiver.inbox import Administration, FailureQueries, keys
-from receiver.inbox.queries.failures import FailureGroup
-from workers.console.page_data import ROWS, cursor_argument, done, name_argument, reader
+from receiver.inbox.bulk_actions import BulkActions
+from receiver.inbox.queries.cursors import Page
+from receiver.inbox.queries.failures import FailureFilter, FailureGroup
+from workers.console.bulk_view import failure_filter
+from workers.console.page_data import ROWS, cursor_argument, done, reader
 
 pages = Blueprint("failures", __name__)
 
 
 @pages.get("/failures")
 def page() -> str:
-    handler = name_argument("handler")
-    found = FailureQueries(reader()).groups(before=cursor_argument(), limit=ROWS)
-    groups = [one for one in found.entries if handler in ("", one.handler)]
-    return render_template("failures.html", groups=groups, next=found.next, handler=handler, done=done())
+    wanted, queries = failure_filter(), FailureQueries(reader())
+    if wanted == FailureFilter():
+        found, matching = queries.groups(before=cursor_argument(), limit=ROWS), None
+    else:
+        matching = queries.matching(wanted)
+        found = Page(queries.read_groups([one.id for one in matching[:ROWS]]), None)
+    at_work = BulkActions(reader()).at_work()
+    return render_template(
+        "failures.html",
+        groups=found.entries,
+        next=found.next,
+        wanted=wanted,
+        matching=matching,
+        count=sum(one.count for one in matching or ()),
+        at_work=at_work,
+        done=done(),
+    )
 
 
 @pages.get("/failures/<group_id>")

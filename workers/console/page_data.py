@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from flask import abort, current_app, g, request
 from markupsafe import Markup
@@ -26,6 +26,7 @@ from workers.operations.all_events import AllEvents
 ROWS = 50
 """Rows of a list."""
 MAX_ARGUMENT = 300
+Choice = TypeVar("Choice", bound=str)
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]*")
 _NAME = re.compile(r"[\w.*?\[\]:@|+-]*", re.ASCII)
 """Names of stores, handlers and groups, ids, and patterns of them."""
@@ -78,11 +79,11 @@ def name_argument(name: str, values: Mapping[str, str] | None = None) -> str:
     return text
 
 
-def choice_argument(name: str, choices: tuple[str, ...]) -> str:
-    text = text_argument(name)
+def choice_argument(name: str, choices: Sequence[Choice], values: Mapping[str, str] | None = None) -> Choice | None:
+    text = text_argument(name, values)
     if text and text not in choices:
         abort(400, f"{name} is one of: {', '.join(choices)}.")
-    return text
+    return next((one for one in choices if one == text), None)
 
 
 def cursor_argument() -> Cursor | None:

@@ -31,15 +31,6 @@ from workers.subscriptions.managed_store import declared_handlers
 
 RUNS_AT_ONCE = 200
 T = TypeVar("T")
-NOT_REPLAYED = {
-    ReopenResult.OPEN: "already waiting or running",
-    ReopenResult.NO_BODY: "the body was deleted by retention",
-    ReopenResult.UNREADABLE: "the delivery could not be read; see `storehooks events reread`",
-    ReopenResult.ABSENT: "no such run",
-    ReopenResult.GONE: "the event was deleted by retention",
-    ReopenResult.DAMAGED: "the record is damaged; `storehooks doctor` names it",
-}
-"""Why runs were not replayed."""
 
 
 @dataclass(frozen=True)

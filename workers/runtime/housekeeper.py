@@ -42,6 +42,7 @@ MAINTENANCE = (
     (maintenance.stranded, 1.0),
     (maintenance.sample, 0.5),
     (maintenance.oldest_open, 1.0),
+    (maintenance.bulk_actions, 0.0),
 )
 
 log = logs.get("housekeeper")

@@ -9,6 +9,8 @@ from receiver.inbox.housekeeping import OPEN_SLICE
 from workers.runtime.failure_log import log_failed_runs
 
 SLICES_AT_ONCE = 20
+BULK_SECONDS = 0.25
+"""How long bulk actions are carried on in one round."""
 
 log = logs.get("maintenance")
 
@@ -53,6 +55,12 @@ def oldest_open(housekeeping: Housekeeping, config: Config) -> None:  # noqa: AR
     for _ in range(SLICES_AT_ONCE):
         if housekeeping.advance_open() < OPEN_SLICE:
             break
+
+
+def bulk_actions(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  all tasks are called alike
+    """Carry on replays and drops of many failures."""
+    for ended in housekeeping.bulk_work.carry_on(BULK_SECONDS):
+        log.info("bulk action ended", id=ended.id, action=ended.action, result=ended.result)
 
 
 def stranded(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  all tasks are called alike

@@ -3,8 +3,10 @@
 -- ARGV  1 the key of a replay's position, or ""  2 the position, "" to delete it
 --       3 "1" to remove the handler's once marks for these events, so that effects are repeated
 --       4 "1" to make the runs of paused handlers urgent: each begins although its handler is paused, until it was attempted
+--       5 to 8 the step of a bulk action, see shared/bulk.lua
 --       then for each run: item, queue, "1" to create a missing run, and the order of a run that has none yet, or ""
--- returns for each run what became of it; `ReopenResult` in administration.py lists the words
+-- returns for each run what became of it; `ReopenResult` in administration.py lists the words. Nothing if the step of a
+-- bulk action was not taken
 local urgent, reopened -- whether they are urgent; the order keys of those that are ordered
 
 -- Whether it waits already: it is leased, held or ready. One that is ready, but waits because its handler is paused, is
@@ -49,6 +51,7 @@ local function reopen(item, queue, make, order)
   local store = redis.call('HGET', e, 'store')
   if not store then return 'gone' end
   if handler == 'intake' then return 'unreadable' end
+  if not is_selected(item, id, handler) then return 'changed' end
   local run = read_run(id, handler)
   if not run and not make then return 'absent' end
   if run and is_open(run, handler) then return 'open' end
@@ -80,13 +83,16 @@ local function reopen(item, queue, make, order)
 end
 
 return function()
-  local results = {}
+  if not begin_step(5) then return {} end
+  local results, items = {}, {}
   urgent, reopened = ARGV[4] == '1', {}
-  for at = 5, #ARGV, 4 do
+  for at = 9, #ARGV, 4 do
     local make = ARGV[at + 2] == '1'
+    items[#items + 1] = ARGV[at]
     results[#results + 1] = change_or_quarantine(ARGV[at], reopen, ARGV[at], ARGV[at + 1], make, ARGV[at + 3])
   end
   begin_reopened()
+  end_step(5, items, results)
   if ARGV[1] ~= '' then
     if ARGV[2] == '' then redis.call('DEL', ARGV[1]) else redis.call('SET', ARGV[1], ARGV[2], 'EX', 604800) end
   end

@@ -41,7 +41,8 @@ end
 -- Each with a command of its type. Not `paused` and the declarations: without these, more would run than people want.
 local CHECKED = { 'quarantined', 'HLEN', 'leased', 'ZCARD', 'later', 'ZCARD', 'failed', 'ZCARD', 'groups', 'ZCARD',
   'done', 'ZCARD', 'ix', 'ZCARD', 'n', 'HLEN', 'lanes', 'HLEN', 'limits', 'HLEN', 'paces', 'HLEN', 'busy', 'HLEN',
-  'suspects', 'SCARD', 'resuming', 'SCARD', 'ordered', 'SCARD', 'heads', 'SCARD' }
+  'suspects', 'SCARD', 'resuming', 'SCARD', 'ordered', 'SCARD', 'heads', 'SCARD',
+  'bulk', 'ZCARD', 'bulk_open', 'SCARD' }
 
 -- Returns the lanes, each with its queue.
 local function check_keys()

@@ -46,6 +46,7 @@ _LOST = {
     "check sub:{store}": "without it, the next checks of subscriptions begin anew",
     "repairs:{store}": "without it, past repairs are not listed",
     "replaced_urls": "without it, subscriptions under former URLs are not removed",
+    "bulk bulk_open": "without it, bulk actions are not listed, and those that were at work end; start them again",
     "audit": "without it, what people did before is not listed",
     "removed": "without it, removed stores are repaired again by workers with an old config",
 }

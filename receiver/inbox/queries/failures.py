@@ -18,6 +18,7 @@ from receiver.inbox.queries.runs import members
 from receiver.inbox.redis.connecting import server_ms
 
 PAGE = 100
+READ_AT_ONCE = 500
 HOUR_MS = 3_600_000
 DAMAGED_RECORD = "its record is damaged"
 MAX_READ = 1000
@@ -67,6 +68,25 @@ class StoppedKeys:
     """Runs that are queued behind the failures."""
 
 
+@dataclass(frozen=True)
+class FailureFilter:
+    """Conditions that failures must meet, all of them. Empty ones are met by every failure."""
+
+    group: str = ""
+    handler: str = ""
+    store: str = ""
+    error: str = ""
+    """A part of the error of their group, in upper or lower case."""
+
+
+@dataclass(frozen=True)
+class MatchingGroup:
+    id: str
+    handler: str
+    count: int
+    """Its failures that match."""
+
+
 class FailurePlace(NamedTuple):
     """Where a failure is: its group, its run, and the time of the failed attempt (ms)."""
 
@@ -99,6 +119,27 @@ class FailureQueries:
 
     def group(self, group_id: str) -> FailureGroup | None:
         return next(iter(self._read([group_id])), None)
+
+    def matching(self, wanted: FailureFilter) -> list[MatchingGroup]:
+        """All groups with failures that a filter matches, those with the latest failure first."""
+        names: Any = [wanted.group] if wanted.group else self.client.zrange(keys.GROUPS, 0, -1, desc=True)
+        found = []
+        for at in range(0, len(names), READ_AT_ONCE):
+            page = list(map(as_text, names[at : at + READ_AT_ONCE]))
+            pipeline = self.client.pipeline(transaction=False)
+            for name in page:
+                pipeline.hmget(keys.GROUP + name, "handler", "error", "retrying", "failed", f"s:{wanted.store}")
+            for name, fields in zip(page, read_each(pipeline), strict=True):
+                handler, error, retrying, failed, of_store = (as_text(one or b"") for one in fields or [None] * 5)
+                count = to_number(of_store) if wanted.store else to_number(retrying) + to_number(failed)
+                is_met = wanted.handler in ("", handler) and wanted.error.lower() in error.lower()
+                if is_met and count > 0:
+                    found.append(MatchingGroup(name, handler, count))
+        return found
+
+    def read_groups(self, names: Sequence[str]) -> list[FailureGroup]:
+        """Those of the groups that there are."""
+        return self._read(names)
 
     def runs_of(self, group: str, *, until: datetime | None = None) -> Iterator[str]:
         """Runs that are in a group now, the oldest first, each once: also those that stay in the group meanwhile. With

@@ -28,6 +28,7 @@ SHARED = (
         "end",
         "move",
         "merge",
+        "bulk",
     ),
 )
 """The files in `lua/shared`, in an order in which each uses only those before it."""

@@ -20,6 +20,8 @@ from receiver.config.values import Bounds
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Declaration, FailureQueries, Outcome, keys
 from receiver.inbox.audit_trail import AuditTrail
+from receiver.inbox.bulk_actions import BulkActions
+from receiver.inbox.queries.failures import FailureFilter
 from receiver.spool import Refusal, open_refusals
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System
@@ -33,6 +35,7 @@ CHANGES = {
     "events reread",
     "failures drop",
     "failures replay",
+    "failures stop",
     "handlers pause",
     "handlers resume",
     "handlers retire",
@@ -56,6 +59,7 @@ CHANGES_NOTHING = {
     "doctor",
     "events list",
     "events show",
+    "failures actions",
     "failures groups",
     "failures list",
     "failures show",
@@ -145,7 +149,8 @@ def busy(make_system: Callable[..., System]) -> System:
     system.administration.pause(handler="shop.other")
     system.client.hset(keys.LANES, "shop.other", "default")
     system.administration.pause(store="south")
-    AuditTrail(system.client).begin("a person", "pause", {"store": "south"})
+    entry = AuditTrail(system.client).begin("a person", "pause", {"store": "south"})
+    BulkActions(system.client).start("replay", FailureFilter(), entry)
     return system
 
 
@@ -155,6 +160,7 @@ GIVEN = {
     "events reread": ["last"],
     "failures drop": ["--group", "last", "--reason", "noise"],
     "failures replay": ["--event", "last"],
+    "failures stop": ["last"],
     "handlers pause": ["shop.greet"],
     "handlers resume": ["shop.other"],
     "handlers retire": ["shop.greet"],
