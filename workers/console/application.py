@@ -20,11 +20,14 @@ from receiver.inbox import connect_to
 from workers.console import (
     actions,
     bulk_view,
+    composer_view,
     events_view,
     failures_view,
     login_view,
     overview_view,
     refused_view,
+    rehearsal_view,
+    resend_view,
     system_view,
 )
 from workers.console.access import Access, allowed_origins, form_token
@@ -33,7 +36,7 @@ from workers.console.page_data import Console, age, console, time_tag
 from workers.console.visible_text import finalize
 from workers.history.past_events import HistoryError
 
-MAX_FORM_BYTES = 64 << 10
+MAX_FORM_BYTES = 400 << 10
 REDIS_SECONDS = 5.0
 PUBLIC = ("static", "login.form", "login.log_in", "login.spend_link")
 """Endpoints that need no login."""
@@ -45,8 +48,11 @@ VIEWS = (
     failures_view,
     bulk_view,
     refused_view,
+    composer_view,
     system_view,
     actions,
+    resend_view,
+    rehearsal_view,
     login_view,
 )
 

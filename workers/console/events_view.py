@@ -27,6 +27,7 @@ from workers.console.page_data import (
 from workers.console.payload_tree import PersonalFields, body_tree, field_tree
 from workers.console.visible_text import visible
 from workers.history.event_filter import EventFilter, where_of
+from workers.operations.edited_events import edited_from
 from workers.operations.explain_handlers import explain
 from workers.operations.routing_facts import read_routing_facts
 
@@ -80,6 +81,7 @@ def event_page(event_id: str, *, with_personal: bool) -> str:
         body_text=_text_of(record.body, with_personal) if record.body and tree is None else "",
         headers=field_tree(record.headers.items(), personal),
         with_personal=with_personal,
+        edited_from=edited_from(record.summary.source, record.headers),
         is_unreadable=record.summary.topic == UNREADABLE,
         done=done(),
     )
@@ -96,7 +98,7 @@ def _shown() -> Shown:
     names = ("store", "topic", "handler", "resource", "delivery", "error", "where", "since", "until")
     values = {name: text_argument(name) for name in names}
     name_argument("store")
-    status = choice_argument("status", STATUSES)
+    status = choice_argument("status", STATUSES) or ""
     wanted = EventFilter(
         store=values["store"],
         topic=values["topic"],

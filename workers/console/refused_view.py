@@ -5,11 +5,14 @@ from __future__ import annotations
 from flask import Blueprint, abort, render_template
 
 from receiver.contract.errors import NotFound
+from receiver.inbox.host_refusals import refusals_of_hosts
 from receiver.inbox.keys import host_of
 from receiver.spool import Refusal
-from workers.console.page_data import ROWS, console, done, name_argument, refusals
+from workers.console.page_data import ROWS, console, done, name_argument, reader, refusals
 from workers.console.payload_tree import PersonalFields, body_tree, field_tree
+from workers.history.configured_history import open_history
 from workers.operations.refusal_explanation import explain_refusal, other_refusals, place_of_fix
+from workers.operations.scheme_preview import MAX_KEPT, PreviewedStore
 
 pages = Blueprint("refused", __name__)
 MAX_CHECKED = 200
@@ -24,13 +27,21 @@ def page() -> str:
     with refusals() as stored:
         found = stored.newest(store=store or None, before=int(before) if before else None, limit=ROWS + 1)
         by_store = stored.by_store()
+    host = host_of(console().config.data_dir)
+    elsewhere = [
+        (name, one)
+        for name, at_host in refusals_of_hosts(reader()).items()
+        for one in at_host.stores
+        if name != host and store in ("", one.store)
+    ]
     return render_template(
         "refused.html",
         rows=found[:ROWS],
         more=found[ROWS - 1].id if len(found) > ROWS else None,
         by_store=by_store,
         store=store,
-        host=host_of(console().config.data_dir),
+        host=host,
+        elsewhere=elsewhere,
         is_off=not console().config.receiver.refused,
         done=done(),
     )
@@ -62,6 +73,18 @@ def refusal(refusal_id: int) -> str:
         tree=body_tree(found.body, personal) if found.body else None,
         done=done(),
     )
+
+
+@pages.get("/refused/<int:refusal_id>/preview")
+def preview(refusal_id: int) -> str:
+    config = console().config
+    with refusals() as stored:
+        found = the_refusal(stored.get(refusal_id) if refusal_id < 1 << 62 else None, refusal_id)
+        if found.body is None:
+            raise NotFound("The body of this delivery is not stored, so no scheme can be tried. Try a later one.")
+        store = explain_refusal(config, found).store
+        previews = PreviewedStore(config, reader(), open_history(config), store).run(stored, found)
+    return render_template("refusal_preview.html", refusal=found, previews=previews, most=MAX_KEPT)
 
 
 def the_refusal(found: Refusal | None, refusal_id: int) -> Refusal:

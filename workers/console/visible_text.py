@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -21,6 +22,11 @@ def visible(text: str, most: int = MAX_SHOWN) -> str:
     rest = len(text) - most
     cut = f"{text[:most]}… ({rest:,} more characters)" if rest > 0 else text
     return _HIDDEN.sub(lambda match: f"[U+{ord(match[0]):04X}]", cut)
+
+
+def visible_json(text: str) -> str:
+    """JSON with the same meaning, whose hidden characters are written as escapes."""
+    return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def finalize(value: Any) -> Any:

@@ -44,11 +44,18 @@ class LocalRunResult:
 class LocalRun:
     """With `live`, `ctx.api` is the store's own API; else a sandbox, started when the handler first uses `ctx.api`.
 
-    `record` stores what `ctx.once` and `ctx.state` remember; else it is discarded.
+    `record` stores what `ctx.once` and `ctx.state` remember; else it is discarded, or given to `effects`.
     """
 
     def __init__(
-        self, config: Config, handler: str, *, record: bool, live: bool = False, export: EventExport | None = None
+        self,
+        config: Config,
+        handler: str,
+        *,
+        record: bool,
+        live: bool = False,
+        export: EventExport | None = None,
+        effects: Effects | None = None,
     ) -> None:
         self._config = config
         self._plugin, self._handler = _find(discovery.load(config), handler)
@@ -59,7 +66,7 @@ class LocalRun:
         self._resource: Any = None
         self._started = False
         self._folder = tempfile.TemporaryDirectory(prefix="storehooks-local-run-")
-        self._effects: Effects = LocalEffects(_once_results(export))
+        self._effects: Effects = effects or LocalEffects(_once_results(export))
         if record:
             client = connect_to(config.redis, timeout=5.0)
             self._effects = EffectStore(client, keep=config.retention.once, at_work=60.0)

@@ -71,7 +71,7 @@ def make_context(
         handler=handler,
         event=event,
         effects=effects,
-        connect=lambda: _RecordedApi(api, calls),  # type: ignore[arg-type,return-value]
+        connect=lambda: RecordedApi(api, calls),  # type: ignore[arg-type,return-value]
         deadline=time.monotonic() + timeout,
         stopped=lambda: stopping,
         api_calls=calls,
@@ -95,7 +95,7 @@ def _recording_logger(name: str, logged: list[str]) -> logging.Logger:
     return logger
 
 
-class _RecordedApi:
+class RecordedApi:
     """A stand-in for `ctx.api`. It records every call and returns the test's answer, or a real client's."""
 
     def __init__(self, answers: Any, calls: list[ApiCall]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from receiver.contract.compose import Request, compose
+from receiver.inbox.queries.failures import FailureFilter, FailureQueries
 from receiver.spool import Refusal, open_refusals
 from tests.support.console import Browser, RunningConsole, plain, running_console
 from tests.support.harness import eventually
@@ -171,12 +172,49 @@ def test_a_group_is_replayed(console: RunningConsole, operator: Browser) -> None
 def test_a_group_is_dropped_with_a_reason(console: RunningConsole, operator: Browser) -> None:
     event_id = settled(console, data=console.broken_order())
     path = group_of(operator, "KeyError")
-    operator.get(path)
-    assert operator.post(f"{path}/drop").status_code == 400, "a reason is needed"
-    assert "dropped" in operator.press(f"{path}/drop", reason="the ERP was told")
-    assert console.system.status(event_id) == "settled"
+    group = path.rpartition("/")[2]
+    assert f"Drop {count_of(console, group)}" in operator.text(f"/failures/actions/new?action=drop&group={group}")
+    answer = operator.post("/failures/actions/start", action="drop", group=group)
+    assert answer.status_code == 400, "a reason is needed"
+    assert "Bulk drop" in operator.press(
+        "/failures/actions/start", action="drop", group=group, reason="the ERP was told"
+    )
+    eventually(lambda: console.system.status(event_id) == "settled", 20, what="it is dropped")
     assert console.system.run_of(event_id, "erp.export").result == "the ERP was told"
     assert "reason the ERP was told" in operator.text("/audit")
+    assert operator.post("/failures/actions/start", action="drop", group=group, reason="x").status_code == 404
+
+
+def count_of(console: RunningConsole, group: str) -> int:
+    (found,) = FailureQueries(console.system.client).matching(FailureFilter(group=group))
+    return found.count
+
+
+def test_failures_of_a_filter_are_replayed_after_five_have_succeeded(
+    console: RunningConsole, operator: Browser
+) -> None:
+    events = [settled(console, data=console.broken_order()) for _ in range(7)]
+    assert "No failures match" in operator.text("/failures?store=south")
+    assert "Replay all 7" in operator.text("/failures?store=north&error=keyerror&handler=erp.export")
+    form = operator.text("/failures/actions/new?store=north&error=keyerror")
+    assert "Replay 7 runs" in form
+    assert "store: north error: keyerror" in form
+    operator.press("/failures/actions/start", store="north", error="keyerror", **{"try": "1"})
+    path = operator.page.partition('action="/failures/actions/')[2].partition("/stop")[0]
+    eventually(lambda: "halted" in operator.text(f"/failures/actions/{path}"), 30, what="one of the first fails again")
+    assert "of the first 5 runs failed again" in operator.text(f"/failures/actions/{path}")
+    assert "Replay what is left" in operator.text(f"/failures/actions/{path}")
+    console.mend()
+    operator.press("/failures/actions/start", store="north", error="keyerror", **{"try": "1"})
+    eventually(lambda: {console.system.status(one) for one in events} == {"settled"}, 30, what="all succeed")
+    assert "done 7 7 console operator 127.0.0.1" in operator.text("/failures/actions")
+
+
+@pytest.mark.parametrize("rate", ["fast", "-1/s", "5/x"])
+def test_a_wrong_rate_is_a_sentence(console: RunningConsole, operator: Browser, rate: str) -> None:
+    operator.get("/failures/actions/new")
+    answer = operator.post("/failures/actions/start", action="replay", rate=rate)
+    assert (answer.status_code, "not a rate" in answer.text) == (400, True)
 
 
 def test_the_failed_runs_of_an_event_are_dropped(console: RunningConsole, operator: Browser) -> None:
@@ -311,6 +349,8 @@ def test_a_body_that_is_no_json_is_shown_on_request_only(console: RunningConsole
         "/events?where=%3E%3E",
         "/events?topic=%E2%80%AE",
         "/failures?before=1-2%203",
+        "/failures?handler=%3Cb%3E",
+        "/failures/actions/new?action=delete",
         "/refused?before=-1",
         "/stores?page=-1",
         "/stores?page=99999999999",
@@ -329,6 +369,9 @@ def test_a_forged_address_is_a_sentence_and_400(operator: Browser, path: str) ->
         "/events/" + "x" * 5_00,
         "/events/a%2e%2e",
         "/failures/none",
+        "/failures/actions/none",
+        "/refused/999999/preview",
+        "/composer?store=none",
         "/refused/999999",
         "/stores/none",
     ],

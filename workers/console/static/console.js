@@ -19,3 +19,18 @@ if (seconds) {
     if (!document.hidden && !isBusy && !String(getSelection())) location.replace(location.pathname);
   }, seconds * 1000);
 }
+
+// Without this script, the text is selected and copied by hand.
+for (const button of document.querySelectorAll("button[data-copies]")) {
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    const source = document.getElementById(button.dataset.copies);
+    source.select();
+    try {
+      await navigator.clipboard.writeText(source.value);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Selected: press Ctrl+C";
+    }
+  });
+}

@@ -1,0 +1,214 @@
+"""Edit and resend, curl, download, composer, rehearsal: what a person does with one event or with a new one."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.console import Browser, RunningConsole, plain, running_console
+from workers.operations import event_export
+from workers.operations.edited_events import indented
+
+PLUGIN = """
+from workers import Router
+router = Router("erp")
+
+@router.on("order.*", retries=0)
+def export(event, ctx):
+    ctx.once("mail", lambda: "sent")
+    ctx.api.customers.list(email=event.data.get("email"))
+    return "exported"
+"""
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole]:
+    with running_console(tmp_path_factory.mktemp("console"), "web", "worker", "housekeeper", plugin=PLUGIN) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def operator(console: RunningConsole) -> Browser:
+    return console.browser().log_in()
+
+
+def settled(console: RunningConsole, topic: str = "order.created", **data: object) -> str:
+    event_id = console.system.deliver(topic, data={"id": 1001, "total": "42.00", **data})
+    console.system.settled(event_id, 30)
+    return event_id
+
+
+def textarea(page: str) -> str:
+    found = re.search(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.S)
+    assert found
+    return plain_text(found[1])
+
+
+def plain_text(text: str) -> str:
+    from html import unescape
+
+    return unescape(text)
+
+
+# Edit and resend
+
+
+def test_an_edited_event_is_a_new_one_that_says_so(console: RunningConsole, operator: Browser) -> None:
+    event_id = settled(console, email="ada@example.org")
+    operator.get(f"/events/{event_id}")
+    form = operator.post(f"/events/{event_id}/edit").text
+    body = textarea(form)
+    assert "ada@example.org" in body
+    assert '\n  "data": {\n    "id": 1001,' in body
+    text = operator.press(f"/events/{event_id}/resend", body=body.replace("42.00", "43.00"))
+    new_id = operator.page.partition("<code>")[2].partition("<")[0]
+    assert f"the new event is {new_id}, made from {event_id}" in text
+    assert f"from edited: made by a person from {event_id}" in text
+    assert "stored without a signature: a person sent it" in text
+    console.system.settled(new_id, 30)
+    event = console.system.ledger.as_event(new_id)
+    assert event
+    assert (event.data["total"], event.topic, event.source) == ("43.00", "order.created", "edited")
+    old = console.system.ledger.as_event(event_id)
+    assert old
+    assert old.data["total"] == "42.00"
+    audit = operator.text("/audit")
+    assert f"edit event {event_id}" in audit
+    assert "43.00" not in audit
+
+
+def test_what_cannot_be_read_is_not_sent_and_not_lost(console: RunningConsole, operator: Browser) -> None:
+    event_id = settled(console)
+    operator.get(f"/events/{event_id}")
+    before = console.system.ledger.counters().total["accepted"]
+    answer = operator.post(f"/events/{event_id}/resend", body='{"type": "order.created", ')
+    assert answer.status_code == 400
+    assert "It cannot be read: the body is not json" in plain(answer.text)
+    assert textarea(answer.text) == '{"type": "order.created", '
+    assert console.system.ledger.counters().total["accepted"] == before
+
+
+def test_a_sender_cannot_make_an_event_look_edited(console: RunningConsole, operator: Browser) -> None:
+    request = console.system.request()
+    request.headers["storehooks-edited-from"] = "x" * 26
+    event_id = console.system.post(request).json()["id"]
+    assert "made by a person" not in operator.text(f"/events/{event_id}")
+
+
+def test_an_event_that_is_too_large_to_be_edited(console: RunningConsole, operator: Browser) -> None:
+    event_id = settled(console, note="x" * 150_000)
+    operator.get(f"/events/{event_id}")
+    answer = operator.post(f"/events/{event_id}/edit")
+    assert (answer.status_code, "The console edits at most 100,000" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"a":[1,2,{"b":{}}],"c":[],"d":1.10,"e":12345678901234567890,"f":"{[,:]}\\" "}', b"[]", b'[{"a":null},-1e5]'],
+)
+def test_indented_json_has_the_same_tokens(body: bytes) -> None:
+    text = indented(body)
+    assert json.loads(text) == json.loads(body)
+    assert re.sub(r'("(?:[^"\\]|\\.)*")|\s', r"\1", text) == re.sub(r'("(?:[^"\\]|\\.)*")|\s', r"\1", body.decode())
+    assert indented(b"a=1&b=2") == "a=1&b=2"
+
+
+def test_hidden_characters_are_visible_while_edited(console: RunningConsole, operator: Browser) -> None:
+    event_id = settled(console, name="gpj.\u202etxe")
+    operator.get(f"/events/{event_id}")
+    body = textarea(operator.post(f"/events/{event_id}/edit").text)
+    assert "gpj.\\u202etxe" in body
+    assert json.loads(body)["data"]["name"] == "gpj.\u202etxe"
+
+
+# curl and download
+
+
+@pytest.mark.parametrize("note", ['plain, it\'s "quoted" $HOME `id` \\n', "ümlaut \u202e and\nlines"])
+def test_the_curl_command_sends_the_same_delivery(console: RunningConsole, operator: Browser, note: str) -> None:
+    event_id = settled(console, note=note)
+    operator.get(f"/events/{event_id}")
+    page = operator.post(f"/events/{event_id}/curl").text
+    done = subprocess.run(["sh", "-c", textarea(page)], capture_output=True, text=True, timeout=30, check=True)
+    assert json.loads(done.stdout) == {"id": event_id, "status": "duplicate"}, "verified, and known"
+    assert f"copy as curl event {event_id}" in operator.text("/audit")
+
+
+def test_the_event_is_downloaded_as_a_file_that_can_be_run(
+    console: RunningConsole, operator: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    event_id = settled(console)
+    operator.get(f"/events/{event_id}")
+    answer = operator.post(f"/events/{event_id}/export")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{event_id}.json"'
+    file = tmp_path_factory.mktemp("export") / "event.json"
+    file.write_bytes(answer.content)
+    export = event_export.read(file)
+    assert export
+    assert export.event.id == event_id
+
+
+# The composer
+
+
+def test_the_composer_sends_a_sample(console: RunningConsole, operator: Browser) -> None:
+    page = operator.get("/composer?store=south&topic=product.updated").text
+    assert json.loads(textarea(page))["id"]
+    text = operator.press("/composer/send", store="south", topic="product.updated", data=textarea(page), id="msg_made")
+    assert "Send: answered 200 accepted" in text
+    assert "product.updated" in text
+    again = operator.press("/composer/send", store="south", topic="product.updated", data=textarea(page), id="msg_made")
+    assert "answered 200 duplicate" in again
+    assert "send store south, topic product.updated, delivery msg_made" in operator.text("/audit")
+
+
+@pytest.mark.parametrize("tamper", ["signature", "body", "time"])
+def test_a_tampered_one_is_refused(console: RunningConsole, operator: Browser, tamper: str) -> None:
+    operator.get("/composer")
+    text = operator.press("/composer/send", store="north", topic="order.created", data='{"id": 1}', tamper=tamper)
+    assert "Send: answered 401" in text
+    assert "Refused deliveries of north" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"data": "{"}, "The data is not json"),
+        ({"topic": "order *"}, "is not a topic"),
+        ({"tamper": "everything"}, "tamper is one of"),
+    ],
+)
+def test_a_wrong_form_is_a_sentence(operator: Browser, fields: dict[str, str], sentence: str) -> None:
+    operator.get("/composer")
+    answer = operator.post("/composer/send", **{"store": "north", "topic": "order.created", "data": "{}", **fields})
+    assert (answer.status_code, sentence in plain(answer.text)) == (400, True), plain(answer.text)
+
+
+def test_it_sends_only_to_stores_of_the_config(operator: Browser) -> None:
+    operator.get("/composer")
+    for store in ("nowhere", "http://evil.example"):
+        answer = operator.post("/composer/send", store=store, topic="order.created", data="{}")
+        assert answer.status_code in (400, 404)
+
+
+# Rehearsal
+
+
+@pytest.mark.full
+def test_a_rehearsal_shows_what_the_handler_did(console: RunningConsole, operator: Browser) -> None:
+    event_id = console.system.accept("order.paid", data={"id": 7, "email": "ada@example.org"})
+    operator.get(f"/events/{event_id}")
+    page = operator.post(f"/events/{event_id}/rehearse", handler="erp.export")
+    text = plain(page.text)
+    assert page.status_code == 200, text
+    assert "done after" in text
+    assert "customers.list 0 {1} email hidden, may be personal" in text.partition("Calls of the store's API")[2]
+    assert "What this cannot stop" in text
+    audit = operator.text("/audit")
+    assert f"rehearse event {event_id}, handler erp.export" in audit
+    assert "nothing was stored" in audit
+    assert operator.post(f"/events/{event_id}/rehearse", handler="no.such").status_code == 404

@@ -1,0 +1,81 @@
+"""An event taken out of the console: edited and sent again as a new event, as a curl command, as a file."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
+from markupsafe import Markup, escape
+from werkzeug.wrappers import Response as AnyResponse
+
+from receiver.contract.errors import ConfigError, NotFound
+from receiver.contract.event import Event
+from receiver.inbox import Inbox
+from workers.console.events_view import the_event
+from workers.console.page_data import all_events, begin_action, console, end_action
+from workers.console.visible_text import visible_json
+from workers.operations.curl_command import curl_command
+from workers.operations.edited_events import indented, resend
+from workers.operations.event_export import write
+
+pages = Blueprint("resend", __name__)
+MAX_EDITED = 100_000
+"""Bytes of a body that can be edited. A form takes up to three for each."""
+
+
+@pages.post("/events/<event_id>/edit")
+def edit(event_id: str) -> str:
+    """The body with its personal fields, so this is audited like showing them."""
+    event = _with_body(event_id)
+    if len(event.body) > MAX_EDITED:
+        abort(400, f"The body has {len(event.body):,} bytes. The console edits at most {MAX_EDITED:,}.")
+    text = visible_json(indented(event.body))
+    begin_action("edit", event=event.id)
+    return _form(event, text)
+
+
+@pages.post("/events/<event_id>/resend")
+def send_edited(event_id: str) -> AnyResponse | tuple[str, int]:
+    event, text = _with_body(event_id), request.form.get("body", "")
+    body = text.replace("\r\n", "\n").encode("utf-8", "surrogatepass")
+    entry = begin_action("edit and resend", event=event.id, bytes=len(body))
+    try:
+        new_id = resend(console().config, Inbox(console().client), event, body)
+    except ConfigError as error:
+        end_action(entry, f"not sent: {error}")
+        return _form(event, text, f"{error}".capitalize()), 400
+    ended = end_action(entry, f"the new event is {new_id}, made from {event.id}")
+    return redirect(url_for("events.event", event_id=new_id, done=ended), 303)
+
+
+@pages.post("/events/<event_id>/curl")
+def curl(event_id: str) -> str:
+    event = _with_body(event_id)
+    command = curl_command(console().config, event)
+    begin_action("copy as curl", event=event.id)
+    tolerance = console().config.known_stores[event.store].scheme.tolerance
+    return render_template("curl.html", event=event, command=as_is(command), tolerance=tolerance)
+
+
+@pages.post("/events/<event_id>/export")
+def export(event_id: str) -> Response:
+    event = _with_body(event_id)
+    begin_action("export", event=event.id)
+    name = f'attachment; filename="{event.id}.json"'
+    content = write(console().config, all_events(console().client), event.id)
+    return Response(content, headers={"Content-Disposition": name}, mimetype="application/json")
+
+
+def as_is(text: str) -> Markup:
+    """Text of ours, or for an input field: escaped, but neither cut nor with visible marks for hidden characters."""
+    return escape(text)
+
+
+def _form(event: Event, text: str, sentence: str = "") -> str:
+    return render_template("edit.html", event=event, text=as_is(text), sentence=sentence)
+
+
+def _with_body(event_id: str) -> Event:
+    known = the_event(event_id).summary.id
+    event = all_events(console().client).as_event(known)
+    if event is None:
+        raise NotFound("The body of this event was removed by age.")
+    return event

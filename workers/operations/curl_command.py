@@ -1,0 +1,50 @@
+"""Curl command: an event as a command that sends it again, with the headers it came with and a signature of now."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+import time
+
+from receiver.config import Config
+from receiver.contract.errors import ConfigError, DeliveryRefused
+from receiver.contract.event import Event
+from receiver.contract.signing.signatures import sign
+from receiver.contract.signing.sources import with_query
+from receiver.contract.stored_headers import ITEM
+from workers.operations.composing import signer
+from workers.operations.edited_events import EDITED_FROM
+
+MAX_ARGUMENT = 100_000
+"""Bytes of a body that is an argument; Linux allows 128 KiB."""
+NOT_SENT = frozenset(
+    ("host", "content-length", "connection", "accept-encoding", "transfer-encoding", "expect", ITEM, EDITED_FROM)
+)
+"""Headers that curl writes itself, that belong to one connection, or that are only ours."""
+
+
+def curl_command(config: Config, event: Event) -> str:
+    """Raises ConfigError where the store is gone, or its scheme cannot sign this body."""
+    if event.store not in config.known_stores:
+        raise ConfigError(f"the store {event.store} is not in the config, so there is no secret to sign with")
+    if ITEM in event.headers:
+        raise ConfigError("this event came in a batch with others, and the whole delivery is not stored")
+    store, now = signer(config, event.store), time.time()
+    sent = {name: value for name, value in event.headers.items() if name not in NOT_SENT}
+    try:
+        signed = sign(store.scheme, secret=store.secrets[0], headers=sent, body=event.body, now=now, url=store.url)
+    except (DeliveryRefused, ValueError) as error:
+        raise ConfigError(f"{store.scheme.name} cannot sign it again: {error}") from None
+    url, headers = with_query(config.public_url_of(event.store), {**sent, **signed.headers})
+    lines = [f"curl -X POST {shlex.quote(url)}"]
+    lines += [f"  -H {shlex.quote(f'{name}: {value}')}" for name, value in sorted(headers.items())]
+    if not _is_plain(signed.body):
+        lines.append("  --data-binary @-")
+        return f"echo {base64.b64encode(signed.body).decode()} | base64 -d | " + " \\\n".join(lines)
+    lines.append(f"  --data-raw {shlex.quote(signed.body.decode())}")
+    return " \\\n".join(lines)
+
+
+def _is_plain(body: bytes) -> bool:
+    """Whether a body can be copied from a page without a change, and is short enough for an argument."""
+    return len(body) < MAX_ARGUMENT and body.isascii() and body.decode().isprintable()

@@ -1,0 +1,76 @@
+"""Edited events: a person changes the body of an event, and the handlers get it as a new event. The old one stays."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from receiver.config import Config
+from receiver.contract.errors import ConfigError, DeliveryRefused
+from receiver.contract.event import Event, event_id
+from receiver.contract.intake import NoEvents, read_again
+from receiver.inbox import Inbox
+
+SOURCE = "edited"
+EDITED_FROM = "storehooks-edited-from"
+"""Stored like a header with an edited event: the event that it was made from. Only with this source it says so."""
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_OPENING, _CLOSING = frozenset("{["), frozenset("}]")
+_INDENT = "  "
+
+
+def resend(config: Config, inbox: Inbox, event: Event, body: bytes) -> str:
+    """Accept an event with this body in place of its own, and return the new event's id.
+
+    It is read with the store's scheme, like a delivery, so topic and resource may be others than before. It is not
+    signed: a person sends it, and the audit trail says who.
+    """
+    store = config.known_stores.get(event.store)
+    if store is None:
+        raise ConfigError(f"the store {event.store} is not in the config, so its events cannot be read")
+    if len(body) > config.receiver.max_body:
+        raise ConfigError(f"the body has {len(body):,} bytes; [receiver] max_body is {config.receiver.max_body:,}")
+    changed = replace(event, body=body, received_at=datetime.now(UTC), source=SOURCE)
+    try:
+        read = read_again(changed, store)
+    except (DeliveryRefused, NoEvents) as error:
+        raise ConfigError(f"it cannot be read: {error or 'it has no events'}") from None
+    if read.unreadable:
+        raise ConfigError(f"it cannot be read: {read.unreadable}")
+    own = event_id(event.store, b"edited\0" + secrets.token_bytes(16))
+    headers = {**read.event.headers, EDITED_FROM: event.id}
+    new = replace(read.event, id=own, delivery_id=f"edited_{own[:12].lower()}", headers=headers)
+    given = config.stores[event.store].max_stored
+    delivery = replace(read, event=new, content_hash="", first_id="", others_count=False, rest=())
+    (answer,) = inbox.accept([delivery], quotas={event.store: given}, replicas=int(config.redis.ack == "replica"))
+    if answer.status != "accepted":
+        raise ConfigError("the store has too many open events; see [stores.NAME] max_stored")
+    return answer.id
+
+
+def edited_from(source: str, headers: Mapping[str, str]) -> str:
+    """The id of the event that an edited one was made from; empty for any other event."""
+    return headers.get(EDITED_FROM, "") if source == SOURCE else ""
+
+
+def indented(body: bytes) -> str:
+    """A body as text to be edited: JSON with one member on each line, every token as it was sent."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        raise ConfigError("the body is not text, so it cannot be edited here") from None
+    if text.lstrip()[:1] not in ("{", "[") or "\n" in text.strip():
+        return text
+    lines, depth, before = [""], 0, ""
+    for part in _TOKEN.findall(text):
+        is_end = part in _CLOSING
+        depth -= is_end
+        if before not in _OPENING if is_end else before == "," or before in _OPENING:
+            lines.append(_INDENT * depth)
+        lines[-1] += ": " if part == ":" else part
+        depth += part in _OPENING
+        before = part
+    return "\n".join(lines)
