@@ -51,7 +51,7 @@ def list_stores(json_: bool = False) -> None:
     client = connect_reader(config)
     found: list[dict[str, Any]] = [
         {"store": one.name, "scheme": one.scheme, "state": one.state, **one.counts, "last_event": one.last_event}
-        for one in store_rows(config, client)
+        for one in store_rows(config, client).rows
     ]
     LISTING.show(found, json_=json_)
     if json_:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
-from flask import Blueprint, redirect, render_template, request, url_for
+from flask import Blueprint, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
 from receiver.contract.errors import NotFound
 from receiver.contract.event import UNREADABLE
 from receiver.inbox.outcomes import EventStatus
-from receiver.inbox.queries.events import EventRecord
+from receiver.inbox.queries.events import EventRecord, EventSummary, read_summary
 from workers.console.page_data import (
     ROWS,
     all_events,
@@ -23,10 +25,12 @@ from workers.console.page_data import (
     parse_moment,
     reader,
     text_argument,
+    utc_texts,
 )
 from workers.console.payload_tree import PersonalFields, body_tree, field_tree
 from workers.console.visible_text import visible
 from workers.history.event_filter import EventFilter, where_of
+from workers.operations.arrivals import EventTail, parse_place
 from workers.operations.edited_events import edited_from
 from workers.operations.explain_handlers import explain
 from workers.operations.routing_facts import read_routing_facts
@@ -36,6 +40,9 @@ STATUSES = tuple(one.value for one in EventStatus)
 SEARCH_SECONDS = 5.0
 """How long a search in the history may take for one page."""
 MAX_BODY_TEXT = 4_000
+MOST_OPEN = 100
+"""Open events that a tail looks at again, and rows whose status it refreshes. They are in its address."""
+_TIMES = re.compile(r"(\d{1,18}(-\d{1,18}){0,99})?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,48 @@ def page() -> str | Response:
         except NotFound:
             raise NotFound(f"No event, delivery or resource {which[:64]} was found among the latest events.") from None
         return redirect(url_for("events.event", event_id=event_id), 303)
-    shown = _shown()
-    found = all_events().find(
-        shown.wanted, status=shown.status or None, before=cursor_argument(), limit=ROWS, seconds=SEARCH_SECONDS
-    )
-    return render_template("events.html", found=found, shown=shown.arguments, statuses=STATUSES, rows=ROWS)
+    shown, before = _shown(), cursor_argument()
+    wanted, live = shown.wanted, None
+    if choice_argument("live", ("on",)) and not before and wanted.until is None:
+        live = EventTail(all_events(), wanted, status=shown.status, most_open=MOST_OPEN)
+        wanted = replace(wanted, until=live.place.cursor + 1)
+    found = all_events().find(wanted, status=shown.status or None, before=before, limit=ROWS, seconds=SEARCH_SECONDS)
+    return render_template("events.html", found=found, shown=shown.arguments, statuses=STATUSES, tail=live)
+
+
+@pages.get("/events/tail")
+def tail() -> dict[str, Any]:
+    """For the script of a live page: the events since a place in the tail, and the status of rows that were open."""
+    shown, rows = _shown(), request.args.get("rows", "")
+    place = parse_place(text) if (text := request.args.get("place")) else None
+    if (place and len(place.open) > MOST_OPEN) or not _TIMES.fullmatch(rows):
+        abort(400, "This is not an address of a live page.")
+    events, times = all_events(), [int(one) for one in rows.split("-") if one]
+    found = EventTail(events, shown.wanted, status=shown.status, place=place, most_open=MOST_OPEN)
+    new = [_row(one) for one in found.new()]
+    here = {one.accepted_at: read_summary(one.id, one.fields).status for one in events.in_redis.accepted_at(times)}
+    return {
+        "rows": new,
+        "statuses": {str(one): here.get(one, EventStatus.SETTLED) for one in times},  # only settled events leave Redis
+        "place": str(found.place),
+        "more": found.has_more,
+        "note": _note(found),
+    }
+
+
+def _note(tail: EventTail) -> str:
+    if tail.fault:
+        return f"Only events in Redis are shown, because the history cannot be read: {visible(tail.fault)}"
+    if not tail.looks_at_all:
+        return f"More than {MOST_OPEN} events are open: older ones are not shown here if they match later."
+    return ""
+
+
+def _row(one: EventSummary) -> dict[str, str]:
+    iso, utc = utc_texts(one.received_at)
+    texts = {"store": one.store, "topic": one.topic, "resource": one.resource_id, "status": one.status}
+    texts |= {"source": one.source, "event": one.id, "utc": utc, "received": iso, "at": str(one.accepted_at)}
+    return {name: visible(text) for name, text in texts.items()}
 
 
 @pages.get("/events/<event_id>")

@@ -10,6 +10,7 @@ from receiver.inbox.bulk_actions import BulkActions
 from receiver.inbox.queries.cursors import Page
 from receiver.inbox.queries.failures import FailureFilter, FailureGroup
 from workers.console.bulk_view import failure_filter
+from workers.console.drawings import trend
 from workers.console.page_data import ROWS, cursor_argument, done, reader
 
 pages = Blueprint("failures", __name__)
@@ -23,10 +24,12 @@ def page() -> str:
     else:
         matching = queries.matching(wanted)
         found = Page(queries.read_groups([one.id for one in matching[:ROWS]]), None)
+    trends = queries.trends([one.id for one in found.entries])
     at_work = BulkActions(reader()).at_work()
     return render_template(
         "failures.html",
         groups=found.entries,
+        trends={group: trend(numbers) for group, numbers in trends.items()},
         next=found.next,
         wanted=wanted,
         matching=matching,
@@ -44,6 +47,7 @@ def group(group_id: str) -> str:
         group=found,
         example=keys.split_item(found.example)[0],
         traceback=queries.traceback(found.example),
+        trend=trend(queries.trends([found.id])[found.id]),
         runs=queries.in_group(found.id, before=cursor_argument(), limit=ROWS),
         is_paused=f"handler:{found.handler}" in Administration(reader()).paused(),
         is_intake=found.handler == keys.INTAKE,

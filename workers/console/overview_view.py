@@ -1,4 +1,5 @@
-"""Overview: what needs a person, with its cause and a button; the counters; stores and handlers, the worst first."""
+"""Overview: what needs a person, with its cause and a button; the counters and their charts; stores and handlers, the
+worst first."""
 
 from __future__ import annotations
 
@@ -7,13 +8,17 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from flask import Blueprint, render_template, url_for
+from markupsafe import escape
 
 from receiver.inbox import EventQueries
 from receiver.inbox.queries.health import HealthQueries
+from receiver.inbox.queries.time_series import COUNTERS
+from workers.console.drawings import chart_data
 from workers.console.findings_process import read_findings
-from workers.console.page_data import console, done, reader
+from workers.console.page_data import choice_argument, console, done, reader
 from workers.operations.host_spools import find_hosts, total_spooled
 from workers.operations.system_state import handler_rows, store_rows
+from workers.operations.traffic import SPANS, read_traffic
 
 pages = Blueprint("overview", __name__)
 SHOWN = 8
@@ -58,8 +63,10 @@ def buttons_for(fix: str) -> list[Button]:
 def page() -> str:
     config, client = console().config, reader()
     counters, hosts = EventQueries(client).counters(), find_hosts(config, client)
-    stores, handlers = store_rows(config, client, removed=True), handler_rows(client)
-    findings = read_findings(config.data_dir)
+    stores = store_rows(config, client, counters=counters, removed=True, most=SHOWN)
+    handlers, findings = handler_rows(client), read_findings(config.data_dir)
+    span = choice_argument("range", tuple(SPANS)) or "1h"
+    traffic = read_traffic(client, span, [one.name for one in handlers])
     return render_template(
         "overview.html",
         findings=findings,
@@ -67,8 +74,12 @@ def page() -> str:
         warnings=[_with_buttons(one) for one in findings.of_level("warn")] if findings else [],
         counters=counters.total,
         spooled=total_spooled(hosts),
-        stores=stores[:SHOWN],
-        more_stores=len(stores) - SHOWN,
+        span=span,
+        traffic=traffic,
+        columns=COUNTERS,
+        chart=escape(chart_data(traffic)),
+        stores=stores.rows,
+        more_stores=stores.total - SHOWN,
         handlers=handlers[:SHOWN],
         more_handlers=len(handlers) - SHOWN,
         workers=HealthQueries(client).workers(),

@@ -110,8 +110,13 @@ def time_tag(moment: datetime | float | None) -> Markup:
     if not moment:
         return Markup("")
     at = datetime.fromtimestamp(moment, UTC) if isinstance(moment, int | float) else moment.astimezone(UTC)
-    iso, shown = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z", f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    iso, shown = utc_texts(at)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(iso, shown, shown)
+
+
+def utc_texts(at: datetime) -> tuple[str, str]:
+    """A time in UTC for a program, and for a person."""
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z", f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def age(moment: datetime | float | None) -> str:

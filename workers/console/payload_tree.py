@@ -113,5 +113,10 @@ class _Builder:
                 node.note = f"{node.size - len(node.nodes):,} more are not shown"
                 break
             below = path if isinstance(key, int) else (*path, str(key))  # an entry of a list has the path of its list
-            node.nodes.append(self.build(str(key)[:MAX_TEXT], value, below))
+            node.nodes.append(self.build(_cut(str(key)), value, below))
         return node
+
+
+def _cut(name: str) -> str:
+    rest = len(name) - MAX_TEXT
+    return f"{name[:MAX_TEXT]}… ({rest:,} more characters)" if rest > 0 else name

@@ -41,6 +41,7 @@ class ConsoleServer(BaseApplication):
             "keepalive": 5,
             "graceful_timeout": 5,
             "timeout": 60,
+            "limit_request_line": 8190,
             "accesslog": None,
             "loglevel": "warning",
             "control_socket_disable": True,

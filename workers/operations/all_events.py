@@ -20,7 +20,7 @@ from redis import Redis
 from receiver.contract.event import Event
 from receiver.inbox import EventQueries, keys
 from receiver.inbox.history_moves import HistoryMoves
-from receiver.inbox.model import to_number
+from receiver.inbox.model import read_detail, to_number
 from receiver.inbox.outcomes import EventStatus
 from receiver.inbox.queries.cursors import MAX_SCANNED, MAX_SCANNED_BYTES, Cursor
 from receiver.inbox.queries.event_pages import (
@@ -337,17 +337,18 @@ def is_met(one: PastEvent, wanted: EventFilter, status: str | None) -> bool:
     """Whether an event in Redis matches."""
     if status and one.fields.get(b"state", b"").decode() != status:
         return False
+    return _has_run(one.fields, wanted) and wanted.is_met_by(one.event)
+
+
+def _has_run(fields: Mapping[bytes, bytes], wanted: EventFilter) -> bool:
+    """Whether an event has a run with this handler, result and error. Only what decides is read: there may be many."""
     if not (wanted.handler or wanted.result or wanted.error):
-        return wanted.is_met_by(one.event)
-    try:
-        runs = one.record.runs
-    except ValueError:  # damaged
-        return False
-    return wanted.is_met_by(one.event) and any(
-        wanted.handler in ("", run.handler)
-        and _contains(orjson.dumps(run.result).decode(), wanted.result)
-        and _contains(run.error or "", wanted.error)
-        for run in runs
+        return True
+    handlers = [wanted.handler.encode()] if wanted.handler else [name[2:] for name in fields if name.startswith(b"r:")]
+    return any(
+        _contains(orjson.dumps(detail.get("result")).decode(), wanted.result)
+        and _contains(str(detail.get("error") or ""), wanted.error)
+        for detail in (read_detail(fields.get(b"x:" + one)) for one in handlers if one and b"r:" + one in fields)
     )
 
 

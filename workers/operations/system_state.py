@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,6 +10,7 @@ from redis import Redis
 from receiver.config import Config
 from receiver.contract.stores import UNKNOWN_STORE
 from receiver.inbox import Administration, Declaration, EventQueries, FailureQueries, keys
+from receiver.inbox.queries.events import Counters
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
 
@@ -49,23 +49,42 @@ class HandlerRow:
         return "paused" if self.is_paused else "on" if self.versions else "no worker has it"
 
 
-def store_rows(config: Config, client: Redis, *, removed: bool = False, only: str = "") -> list[StoreRow]:
+@dataclass(frozen=True)
+class StoreRows:
+    rows: list[StoreRow]
+    total: int
+    """How many stores there are; not all may be in `rows`."""
+
+
+def store_rows(
+    config: Config,
+    client: Redis,
+    *,
+    counters: Counters | None = None,
+    removed: bool = False,
+    only: str = "",
+    first: int = 0,
+    most: int | None = None,
+) -> StoreRows:
     """Every store or `only` one, those with most failures first. With `removed`, also those that only have events."""
-    counters, paused = EventQueries(client).counters().stores, Administration(client).paused()
-    names = sorted({*config.stores, *(counters if removed else ())} - {UNKNOWN_STORE})
-    names = [only] if only in names else [] if only else names
-    last = HealthQueries(client).last_events(names)
+    counts = (counters or EventQueries(client).counters()).stores
+    names = {*config.stores, *(counts if removed else ())} - {UNKNOWN_STORE}
+    names = names & {only} if only else names
+    figures = {name: {figure: counts.get(name, {}).get(figure, 0) for figure in FIGURES} for name in names}
+    ordered = sorted(names, key=lambda name: (-figures[name]["failed"], -figures[name]["open"], name))
+    shown = ordered[first : None if most is None else first + most]
+    last, paused = HealthQueries(client).last_events(shown), Administration(client).paused()
     rows = [
         StoreRow(
             name,
             config.stores[name].scheme if name in config.stores else "",
             f"store:{name}" in paused,
-            {figure: counters.get(name, {}).get(figure, 0) for figure in FIGURES},
+            figures[name],
             last.get(name),
         )
-        for name in names
+        for name in shown
     ]
-    return sorted(rows, key=lambda row: (-row.counts["failed"], -row.counts["open"], row.name))
+    return StoreRows(rows, len(names))
 
 
 def handler_rows(client: Redis) -> list[HandlerRow]:
@@ -74,11 +93,8 @@ def handler_rows(client: Redis) -> list[HandlerRow]:
     for one, _ in EventQueries(client).declared():  # the newest first
         declared.setdefault(one.handler, one)
     running, paused = HandlerQueries(client).running_versions(), Administration(client).paused()
-    retrying, failed = Counter[str](), Counter[str]()
-    for group in FailureQueries(client).every_group():
-        retrying[group.handler] += group.retrying
-        failed[group.handler] += group.failed
-    names = sorted({*declared, *running, *retrying} - {"", keys.INTAKE})
+    failures = FailureQueries(client).totals()
+    names = sorted({*declared, *running, *failures} - {"", keys.INTAKE})
     pipeline = client.pipeline(transaction=False)
     for name in names:
         pipeline.zcard(keys.READY + name)
@@ -89,8 +105,7 @@ def handler_rows(client: Redis) -> list[HandlerRow]:
             sorted(running.get(name, ())),
             f"handler:{name}" in paused,
             ready,
-            retrying[name],
-            failed[name],
+            *failures.get(name, (0, 0)),
         )
         for name, ready in zip(names, pipeline.execute(), strict=True)
     ]

@@ -23,6 +23,9 @@ HOUR_MS = 3_600_000
 DAMAGED_RECORD = "its record is damaged"
 MAX_READ = 1000
 """Runs of a group that are read to find those that stop their keys."""
+MAX_FIELDS = 10_000
+"""Fields of a group among which its versions are looked for."""
+_GROUP = ("handler", "error", "at", "first", "last", "example", "retrying", "failed")
 
 
 @dataclass(frozen=True)
@@ -227,11 +230,28 @@ class FailureQueries:
         replies = iter(read_each(pipeline))
         return [_failure(*one, next(replies), next(replies)) for one in places]
 
-    def _read(self, names: Sequence[str]) -> list[FailureGroup]:
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """By handler: how many of its runs are retried, and how many have failed."""
+        names: Any = self.client.zrange(keys.GROUPS, 0, -1)
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
-            pipeline.hgetall(keys.GROUP + name)
-        return [_group(name, fields) for name, fields in zip(names, read_each(pipeline), strict=True) if fields]
+            pipeline.hmget(keys.GROUP + as_text(name), "handler", "retrying", "failed")
+        found: dict[str, tuple[int, int]] = {}
+        for handler, retrying, failed in filter(None, read_each(pipeline)):
+            before = found.get(as_text(handler or b""), (0, 0))
+            found[as_text(handler or b"")] = before[0] + to_number(retrying), before[1] + to_number(failed)
+        return found
+
+    def _read(self, names: Sequence[str]) -> list[FailureGroup]:
+        """A group has a field for each of its stores, which may be many: they are only counted."""
+        pipeline = self.client.pipeline(transaction=False)
+        for name in names:
+            pipeline.hmget(keys.GROUP + name, _GROUP)
+            pipeline.hlen(keys.GROUP + name)
+            pipeline.hscan(keys.GROUP + name, match="v:*", count=MAX_FIELDS)
+        replies = iter(read_each(pipeline))
+        groups = [_group(name, next(replies), next(replies), next(replies)) for name in names]
+        return [one for one in groups if one is not None]
 
     def traceback(self, item: str) -> str:
         """The traceback of a run's last attempt."""
@@ -248,20 +268,25 @@ class FailureQueries:
         pipeline.zscore(keys.LATER, item)
 
 
-def _group(name: str, fields: dict[bytes, bytes]) -> FailureGroup:
-    values = {as_text(field): as_text(value) for field, value in fields.items()}
+def _group(
+    name: str, values: list[bytes | None] | None, size: int, scanned: tuple[int, dict[bytes, bytes]]
+) -> FailureGroup | None:
+    if not values or not size:
+        return None
+    fields = {field: as_text(value) for field, value in zip(_GROUP, values, strict=True) if value is not None}
+    versions = {as_text(field)[2:]: to_number(value) for field, value in scanned[1].items()}
     return FailureGroup(
         id=name,
-        handler=values.get("handler", ""),
-        error=values.get("error", DAMAGED_RECORD),
-        at=values.get("at", ""),
-        retrying=to_number(values.get("retrying")),
-        failed=to_number(values.get("failed")),
-        stores=sum(field.startswith("s:") for field in values),
-        versions={field[2:]: to_number(value) for field, value in values.items() if field.startswith("v:")},
-        first_at=from_ms(to_number(values.get("first"))),
-        last_at=from_ms(to_number(values.get("last"))),
-        example=values.get("example", ""),
+        handler=fields.get("handler", ""),
+        error=fields.get("error", DAMAGED_RECORD),
+        at=fields.get("at", ""),
+        retrying=to_number(fields.get("retrying")),
+        failed=to_number(fields.get("failed")),
+        stores=max(0, size - len(fields) - len(versions)),
+        versions=versions,
+        first_at=from_ms(to_number(fields.get("first"))),
+        last_at=from_ms(to_number(fields.get("last"))),
+        example=fields.get("example", ""),
     )
 
 

@@ -80,11 +80,12 @@ class HandlerQueries:
                     running.setdefault(handler, Counter())[version] += 1
         return running
 
-    def versions(self, handlers: Collection[str]) -> dict[str, dict[str, datetime]]:
+    def versions(self, handlers: Collection[str], *, since: datetime | None = None) -> dict[str, dict[str, datetime]]:
         """When the last versions of each handler were first declared, the oldest first."""
+        start = since.timestamp() * 1000 if since else "-inf"
         pipeline = self.client.pipeline(transaction=False)
         for name in handlers:
-            pipeline.zrange(keys.VERSIONS + name, 0, -1, withscores=True)
+            pipeline.zrange(keys.VERSIONS + name, start, "+inf", byscore=True, withscores=True)
         replies = zip(handlers, read_each(pipeline), strict=True)
         return {name: {as_text(version): from_ms(at) for version, at in found or ()} for name, found in replies}
 

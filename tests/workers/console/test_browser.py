@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from receiver.inbox import keys
+from receiver.inbox.queries.time_series import OF_STORE, RINGS, WEEK, pack_sample
+from receiver.inbox.redis import script_runner
 from tests.support.console import PASSWORD, RunningConsole, running_console
-from tests.support.harness import eventually
+from tests.support.harness import System, eventually
 
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
@@ -44,6 +49,35 @@ document.addEventListener("securitypolicyviolation", (event) => window.reports.p
 """
 
 
+def write_week(system: System) -> None:
+    """The counters of a week with days and nights, in all rings: as many events as the server has counters for."""
+    now, week = int(time.time()), WEEK.step * WEEK.slots
+    total = 60_000
+    for name in ("accepted", "settled"):
+        system.client.hincrby(keys.COUNTERS, f"{name}|north", total)
+
+    def wave(at: int) -> float:
+        return math.sin(at / 86_400 * 2 * math.pi)
+
+    def sample(at: int) -> bytes:
+        many = int(total * ((at - now + week) / week + 0.015 * (wave(at) - wave(now))))
+        waiting = int(40 + 30 * math.sin(at / 7_000))
+        failed = max(0, int(12 * math.sin(at / 40_000)))
+        counts = {"accepted": many, "settled": many - waiting - failed, "open": waiting, "failed": failed}
+        return pack_sample(at, {**counts, "refused": at // 9_000 % 3, "duplicates": many // 90, "retried": many // 40})
+
+    for ring in RINGS:
+        for at in range(now - ring.step * (ring.slots - 1), now - 20, ring.step):
+            script_runner.run_one(system.client, "record_samples", ring.name, ring.size, ring.offset(at), sample(at))
+    accepted = refused = 0
+    for number, at in enumerate(range(now - week + WEEK.step, now - 3_600, WEEK.step)):
+        accepted += {40: 0, 41: 0, 90: 5}.get(number, 60)
+        refused += 30 if number == 120 else 0
+        packed = pack_sample(at, {"accepted": accepted, "settled": accepted, "refused": refused})
+        script_runner.run_one(system.client, "record_samples", f"{OF_STORE}north", WEEK.size, WEEK.offset(at), packed)
+    system.client.zadd(f"{keys.VERSIONS}erp.export", {"0.9": (now - 2_000) * 1000, "0.8": (now - 200_000) * 1000})
+
+
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole]:
     with running_console(tmp_path_factory.mktemp("console"), "web", "worker", "housekeeper") as found:
@@ -56,6 +90,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole
         tampered = system.request(delivery_id="msg_tampered")
         assert system.post(tampered, "south").status_code == 401
         system.refused()
+        write_week(system)
         eventually((found.config.data_dir / "findings.json").exists, 60, what="the first findings")
         yield found
 
@@ -150,7 +185,9 @@ def pages(console: RunningConsole) -> dict[str, str]:
     group = failed.page.partition('href="/failures/')[2].partition('"')[0]
     return {
         "overview": "/",
+        "overview-week": "/?range=7d",
         "events": "/events",
+        "live": "/events?live=on",
         "event": f"/events/{event}",
         "failures": "/failures",
         "group": f"/failures/{group}",
@@ -217,6 +254,113 @@ def test_times_are_local_and_utc_on_hover(person: Person) -> None:
     local = person.script("return new Date(arguments[0] || document.querySelector('td time').dateTime).getHours()")
     assert int(str(shown.text).rsplit(" ", 1)[-1][:2]) == local
     assert utc[11:13] != f"{local:02d}", "Auckland is 12 or 13 hours ahead"
+
+
+INK = """
+return [...document.querySelectorAll("#charts canvas")].map((canvas) => {
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const found = new Set();
+  for (let at = 0; at < pixels.length; at += 4) if (pixels[at + 3] > 200) found.add(pixels.slice(at, at + 3).join(" "));
+  return found.size;
+});
+"""
+"""The number of colours in each chart."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_are_drawn(person: Person, scheme: str) -> None:
+    for span in ("1h", "24h", "7d"):
+        person.look(WIDE, scheme).open(f"/?range={span}")
+        assert [colours > 3 for colours in person.script(INK)] == [True, True]
+        labels = person.script(
+            "return [...document.querySelectorAll('#charts .u-label')].map((one) => one.textContent)"
+        )
+        assert labels[:3] == ["Time", "accepted", "settled"]
+        person.look(NARROW, scheme)
+        eventually(
+            lambda: person.script("return document.querySelector('#charts canvas').width") <= 360, what="it fits"
+        )
+        assert person.script("return window.reports") == []
+    person.look(WIDE)
+
+
+def test_the_figures_of_a_chart_are_a_table_too(console: RunningConsole, person: Person) -> None:
+    person.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        person.open("/?range=24h")
+        person.find("details.figures summary").click()
+        assert len(person.driver.find_elements("css selector", "details.figures tbody tr")) >= 24
+        assert not person.find("#charts").is_displayed()
+        person.find("details.figures td a").click()
+        eventually(lambda: "since=" in person.driver.current_url, 20, what="the events of that time")
+    finally:
+        person.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def rows(person: Person) -> list[str]:
+    """The events of the list, from the top."""
+    found: list[str] = person.script(
+        "return [...document.querySelectorAll('tbody a.id')].map((one) => one.textContent)"
+    )
+    return found
+
+
+def test_a_live_page_shows_new_events_once(console: RunningConsole, person: Person) -> None:
+    system = console.system
+    person.open("/events?topic=order.*")
+    person.press("Live")
+    before = rows(person)
+    events = [system.deliver(data={"id": 5000 + number, "total": "1"}) for number in range(5)]
+    system.deliver("product.updated", data={"id": 1})
+    eventually(lambda: rows(person)[:5] == events[::-1], 20, what="they are shown, the newest on top")
+    states = "return [...document.querySelectorAll('tbody .state')].slice(0, 5).map((one) => one.textContent).join()"
+    eventually(lambda: person.script(states) == ",".join(["settled"] * 5), 20, what="their status is refreshed")
+    shown = rows(person)
+    assert shown == events[::-1] + before, "each once, and no others"
+    person.shoot("live")
+    assert person.script("return window.reports") == []
+
+
+def test_a_live_page_that_was_hidden_goes_on_where_it_was(console: RunningConsole, person: Person) -> None:
+    person.open("/events?live=on&store=north")
+    person.script("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
+    asked = "return performance.getEntriesByType('resource').filter((one) => one.name.includes('/tail')).length"
+    events = [console.system.deliver(data={"id": 6000 + number}) for number in range(3)]
+    time.sleep(1.5)  # a poll that has begun may end
+    seen, count = rows(person), person.script(asked)
+    time.sleep(2.5)
+    assert (rows(person), person.script(asked)) == (seen, count), "it is not asked for while it is hidden"
+    person.script("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+    eventually(lambda: rows(person)[:3] == events[::-1], 20, what="nothing was missed")
+
+
+def test_a_live_page_waits_while_a_row_has_the_focus(console: RunningConsole, person: Person) -> None:
+    person.open("/events?live=on")
+    person.script("document.querySelector('tbody a.id').focus()")
+    seen = rows(person)
+    event = console.system.deliver(data={"id": 7000})
+    time.sleep(2.5)
+    assert rows(person) == seen
+    person.script("document.activeElement.blur()")
+    eventually(lambda: rows(person)[0] == event, 20, what="it goes on")
+
+
+def test_large_and_deep_content_is_text_and_cut(console: RunningConsole, person: Person) -> None:
+    deep: Any = "</script><script>document.title='run'</script>"
+    for _ in range(200):
+        deep = {"<img src=x>": deep}
+    texts = (
+        {"deep": deep},
+        {"text": "<script>document.title='run'</script>" * 27_000},
+        {f"<b>{n}": n for n in range(10_000)},
+    )
+    for data in texts:
+        event = console.system.deliver(data={"id": 1, **data})
+        person.open(f"/events/{event}")
+        assert person.script("return document.querySelectorAll('main script, main img, main b').length") == 0
+        assert person.driver.title != "run"
+        assert person.script("return document.documentElement.outerHTML.length") < 400_000
+        assert person.script("return window.reports") == []
 
 
 def test_an_event_is_found_and_replayed(console: RunningConsole, person: Person) -> None:

@@ -8,12 +8,14 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import pytest
 
 from receiver.contract.compose import Request, compose
 from receiver.inbox.queries.failures import FailureFilter, FailureQueries
+from receiver.inbox.sampling import Sampler
 from receiver.spool import Refusal, open_refusals
 from tests.support.console import Browser, RunningConsole, plain, running_console
 from tests.support.harness import eventually
@@ -72,6 +74,42 @@ def test_the_overview_counts_and_leads_to_what_it_counts(console: RunningConsole
     assert len(rows) == total["settled"]
 
 
+def sample(console: RunningConsole, *ages: int) -> None:
+    """Write the counters of now as samples of some seconds ago."""
+    sampler, now = Sampler(console.system.client), int(time.time())
+    for age in ages:
+        sampler.write(now - age)
+
+
+@pytest.mark.parametrize(("span", "step"), [("1h", 10), ("24h", 300), ("7d", 3600)])
+def test_charts_and_their_figures_agree(console: RunningConsole, operator: Browser, span: str, step: int) -> None:
+    sample(console, 3 * step)
+    settled(console)
+    sample(console, 0)
+    page = operator.get(f"/?range={span}").text
+    found = re.search(r'data-series="([^"]+)"', page)
+    assert found
+    data = json.loads(unescape(found[1]))
+    total = console.system.ledger.counters().total
+    assert {len(data[name]) for name in ("at", "accepted", "open", "failed")} == {len(data["at"])}
+    assert data["failed"][-1] == total["failed"]
+    assert f'aria-current="true">{ {"1h": "1 hour", "24h": "24 hours", "7d": "7 days"}[span] }' in page
+    assert "erp.export" in page, "the first version of a handler is a deploy"
+    links = re.findall(r'href="(/events\?since=[^"]+)"', page)
+    assert operator.get(unescape(links[0])).status_code == 200, "a figure leads to its events"
+
+
+def test_failures_show_their_trend_and_a_store_its_week(console: RunningConsole, operator: Browser) -> None:
+    settled(console, data=console.broken_order())
+    path = group_of(operator, "KeyError")
+    assert re.search(r'<svg class="trend".*<title>\d+ in the last 24 hours', operator.page)
+    assert re.search(r"Last 24 hours \d+ in the last 24 hours", operator.text(path))
+    sample(console, 7200, 3600)
+    text = operator.text("/stores/north")
+    assert operator.page.count('<svg class="band" ') == 7
+    assert "UTC: normal," in text
+
+
 def test_what_doctor_finds_is_on_the_overview_with_a_button(console: RunningConsole, operator: Browser) -> None:
     settled(console, data=console.broken_order())
     operator.get("/handlers")
@@ -102,6 +140,59 @@ def test_events_are_filtered_and_go_on_by_cursor(console: RunningConsole, operat
     assert len(set(re.findall(r'href="/events/(\w+)"', second))) == 10
     assert "Older events" not in second
     assert len(set(re.findall(r'href="/events/(\w+)"', operator.get("/events?where=total%3E57&store=south").text))) == 2
+
+
+class LivePage:
+    """What the script of a live page does."""
+
+    def __init__(self, operator: Browser, filters: str = "") -> None:
+        self.operator, self.shown = operator, operator.get(f"/events?live=on{filters}").text
+        found = re.search(r'data-tail="([^"]+)" data-place="([^"]+)"', self.shown)
+        assert found, plain(self.shown)
+        self.address, self.place = unescape(found[1]), found[2]
+
+    def step(self, rows: str = "") -> dict[str, Any]:
+        sign = "&" if "?" in self.address else "?"
+        answer = self.operator.get(f"{self.address}{sign}place={self.place}&rows={rows}")
+        assert answer.status_code == 200, plain(answer.text)
+        found: dict[str, Any] = answer.json()
+        self.place = found["place"]
+        return found
+
+    def new(self) -> list[str]:
+        return [one["event"] for one in self.step()["rows"]]
+
+
+def test_a_live_page_shows_each_event_once(console: RunningConsole, operator: Browser) -> None:
+    before = settled(console)
+    live = LivePage(operator)
+    assert f"/events/{before}" in live.shown
+    assert live.new() == []
+    events = [settled(console, data={"id": number}) for number in range(3)]
+    assert live.new() == events
+    assert live.new() == []
+    console.system.accept(store="south")
+    (row,) = live.step()["rows"]
+    assert (row["store"], row["topic"], row["utc"][-4:]) == ("south", "order.created", " UTC")
+    eventually(lambda: live.step(row["at"])["statuses"] == {row["at"]: "settled"}, 20, what="its row is refreshed")
+
+
+def test_a_live_page_has_filters(console: RunningConsole, operator: Browser) -> None:
+    south = LivePage(operator, "&store=south&topic=order.*")
+    failed = LivePage(operator, "&status=failed")
+    events = [settled(console, data=console.broken_order()), settled(console, store="south")]
+    settled(console, store="south", topic="product.updated")
+    assert south.new() == events[1:]
+    assert failed.new() == events[:1]
+    assert failed.new() == []
+    assert "data-tail" not in operator.get("/events?live=on&until=2100-01-01T00:00").text, "no event is after it"
+
+
+def test_text_of_a_live_page_is_visible(console: RunningConsole, operator: Browser) -> None:
+    live = LivePage(operator)
+    settled(console, data={"id": "<b>\u202e7\x00"})
+    (row,) = live.step()["rows"]
+    assert row["resource"] == "<b>[U+202E]7[U+0000]"
 
 
 def test_an_event_is_found_by_its_delivery(console: RunningConsole, operator: Browser) -> None:
@@ -312,8 +403,14 @@ def nested(depth: int) -> Any:
 
 @pytest.mark.parametrize(
     "data",
-    [{"text": "x" * 900_000}, {f"key{n}": n for n in range(10_000)}, nested(60), {"list": [[[]]] * 5_000}],
-    ids=["a huge text", "10,000 keys", "deep", "a long list"],
+    [
+        {"text": "<b>" * 333_333},
+        {"x" * 1_000_000: 1},
+        {f"<i>{n}": f"</i>{n}" for n in range(10_000)},
+        nested(200),
+        {"list": [[[]]] * 5_000},
+    ],
+    ids=["a text of 1 MB", "a name of 1 MB", "10,000 keys", "depth 200", "a long list"],
 )
 def test_large_content_is_cut_at_a_bound(console: RunningConsole, operator: Browser, data: Any) -> None:
     event_id = settled(console, data={"id": 9, **data})
@@ -321,6 +418,11 @@ def test_large_content_is_cut_at_a_bound(console: RunningConsole, operator: Brow
     assert answer.status_code == 200
     assert len(answer.text) < 400_000
     assert "more" in answer.text or "deeper" in answer.text
+    assert "<b>" not in answer.text
+    assert "<i>" not in answer.text
+    for path in ("/events", f"/events?find={event_id}", "/events?where=text"):
+        assert len(operator.get(path).text) < 400_000
+    assert operator.post(f"/events/{event_id}/personal").status_code == 200
 
 
 def test_a_body_that_is_no_json_is_shown_on_request_only(console: RunningConsole, operator: Browser) -> None:
@@ -340,6 +442,12 @@ def test_a_body_that_is_no_json_is_shown_on_request_only(console: RunningConsole
     "path",
     [
         "/events?before=forged",
+        "/events?live=off",
+        "/events/tail?place=forged",
+        "/events/tail?place=" + "1" + "-1" * 500,
+        "/events/tail?place=1&rows=-1",
+        "/events/tail?place=1&rows=" + "1-" * 200 + "1",
+        "/?range=1y",
         "/events?before=" + "9" * 400,
         "/events?since=yesterday",
         "/events?until=99999-01-01",
