@@ -226,7 +226,7 @@ class FailureQueries:
         """The failures at these places."""
         pipeline = self.client.pipeline(transaction=False)
         for one in places:
-            self._queue_reads(pipeline, one.item)
+            _queue_reads(pipeline, one.item)
         replies = iter(read_each(pipeline))
         return [_failure(*one, next(replies), next(replies)) for one in places]
 
@@ -261,11 +261,11 @@ class FailureQueries:
         (detail,) = read_each(pipeline)
         return str(read_detail(detail).get("traceback", ""))
 
-    @staticmethod
-    def _queue_reads(pipeline: Any, item: str) -> None:
-        event_id, handler = keys.split_item(item)
-        pipeline.hmget(keys.EVENT + event_id, "store", "topic", f"r:{handler}", f"x:{handler}")
-        pipeline.zscore(keys.LATER, item)
+
+def _queue_reads(pipeline: Any, item: str) -> None:
+    event_id, handler = keys.split_item(item)
+    pipeline.hmget(keys.EVENT + event_id, "store", "topic", f"r:{handler}", f"x:{handler}")
+    pipeline.zscore(keys.LATER, item)
 
 
 def _group(
