@@ -143,11 +143,13 @@ class Inbox:
         limits: Mapping[str, Limit] | None = None,
         routes: Routes = NO_ROUTES,
         suspects_first: bool = False,
+        one_at_a_time: Collection[str] = (),
     ) -> tuple[list[bool] | RedisError, Claim]:
         """Finish and claim in one round trip, as a busy worker does.
 
         An event whose route is known is routed in the same step, and returned as the runs leased to the caller.
-        With `suspects_first`, lanes that have runs which lost their worker before are served first.
+        With `suspects_first`, lanes that have runs which lost their worker before are served first. Of the handlers in
+        `one_at_a_time`, no two runs of an order key are leased at once.
 
         An error of finish is returned in place of the results, because the claimed runs are leased in any case.
         """
@@ -156,6 +158,7 @@ class Inbox:
         for lane, most in lanes.items():
             limit = (limits or {}).get(lane, NO_LIMIT)
             wanted += (lane, most, limit.name, limit.concurrency, limit.spacing_ms, limit.burst)
+            wanted.append(int(lane in one_at_a_time))
         start: list[Argument] = [token, LEASE_MS, capacity, routes.version, int(suspects_first), len(lanes)]
         calls = [ScriptCall("claim", [*start, *wanted, *routes.arguments()])]
         if outcomes:

@@ -23,6 +23,7 @@ from receiver.contract.intake import Delivery
 from receiver.inbox import keys
 from receiver.inbox.model import from_ms
 from tests.support.harness import Server, System, eventually
+from tests.support.programs import Process
 from tests.support.soak import Soak
 
 PLUGIN = """
@@ -45,6 +46,8 @@ def watch(event, ctx):
         note("work")
     note("end")
 """
+
+FIRST, SECOND = "turn8resource7north", "turn9resource7north"
 
 
 @dataclass
@@ -275,16 +278,8 @@ def test_a_run_whose_worker_cannot_reach_the_server_ends_and_begins_again_withou
     assert OrderReport(read_log(log), {"turn0resource7north": 1.0}).overlaps == []
 
 
-@pytest.mark.slow
-def test_a_run_whose_outcome_waits_to_be_written_is_not_repeated_after_the_next_of_its_key(
-    make_system: Callable[..., System], own_redis: Server, tmp_path: Path
-) -> None:
-    """Its lease lapsed while those of the runs behind it were renewed: the older event was handled again, last."""
-    first, second = "turn8resource7north", "turn9resource7north"
-    plugin = PLUGIN.replace("SECONDS", f"6 * (event.id == {second!r})")
-    system = make_system(url=own_redis.url, plugin=plugin, more='[store_defaults]\nurl = ""\n')
-    log = tmp_path / "effects.log"
-    system.start("worker", env={"SOAK_EFFECTS": str(log)})
+def start_two_runs_of_a_key_whose_outcomes_are_not_written(system: System, log: Path) -> Process:
+    worker = system.start("worker", env={"SOAK_EFFECTS": str(log)})[0]
     system.inbox.accept([delivery(turn, 1) for turn in range(20)])  # so that the handler is known to be fast
     eventually(lambda: system.ledger.counters().total["settled"] == 20, 20)
     system.administration.pause(handler="shop.watch")
@@ -292,14 +287,44 @@ def test_a_run_whose_outcome_waits_to_be_written_is_not_repeated_after_the_next_
     eventually(lambda: system.client.exists(f"{keys.QUEUED}shop.watch:north:order:7"), 20)
     system.client.set(keys.FAILED, "damaged")  # until the next tick, no outcome can be written
     system.administration.resume(handler="shop.watch")
-    eventually(lambda: second in log.read_text(), 20)
+    eventually(lambda: FIRST in log.read_text(), 20)
+    return worker
+
+
+@pytest.mark.slow
+def test_what_a_lost_worker_had_handled_last_is_handled_again_first_and_nothing_older(
+    make_system: Callable[..., System], own_redis: Server, tmp_path: Path
+) -> None:
+    """With `stale="skip"`: the worker had two runs of the key, and both began again, the older one first."""
+    plugin = PLUGIN.replace("SECONDS", "0").replace("order_by=", 'stale="skip", order_by=')
+    system = make_system(url=own_redis.url, plugin=plugin, more='[store_defaults]\nurl = ""\n')
+    log = tmp_path / "effects.log"
+    worker = start_two_runs_of_a_key_whose_outcomes_are_not_written(system, log)
+    eventually(lambda: "refuses a command" in system.log("worker"), 20, "an outcome could not be written")
+    worker.kill()
+    system.start("worker", "housekeeper", env={"SOAK_EFFECTS": str(log)})
+    eventually(lambda: system.ledger.counters().total["settled"] == 22, 30)
+    runs = [run for run in read_log(log) if run.key == "north:7"]
+    assert [run.event for run in sorted(runs, key=lambda run: run.begin)] == [FIRST, FIRST, SECOND]
+
+
+@pytest.mark.slow
+def test_a_run_whose_outcome_waits_to_be_written_is_not_repeated_after_the_next_of_its_key(
+    make_system: Callable[..., System], own_redis: Server, tmp_path: Path
+) -> None:
+    """Its lease lapsed while those of the runs behind it were renewed: the older event was handled again, last."""
+    plugin = PLUGIN.replace("SECONDS", f"6 * (event.id == {SECOND!r})")
+    system = make_system(url=own_redis.url, plugin=plugin, more='[store_defaults]\nurl = ""\n')
+    log = tmp_path / "effects.log"
+    start_two_runs_of_a_key_whose_outcomes_are_not_written(system, log)
+    eventually(lambda: SECOND in log.read_text(), 20)
 
     def would_lapse() -> bool:
         """The first one's lease has ended, or the second has taken longer than a lease."""
-        lease_end, run = system.client.zscore(keys.LEASED, f"{first}|shop.watch"), read_log(log)[-1]
+        lease_end, run = system.client.zscore(keys.LEASED, f"{FIRST}|shop.watch"), read_log(log)[-1]
         return lease_end < time.time() * 1000 or run.last - run.begin > 4.5e9
 
     eventually(would_lapse, 10)
     system.housekeeping.tick()
     eventually(lambda: system.ledger.counters().total["settled"] == 22, 30)
-    assert max(read_log(log), key=lambda run: run.begin).event == second
+    assert max(read_log(log), key=lambda run: run.begin).event == SECOND

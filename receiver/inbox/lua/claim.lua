@@ -2,7 +2,8 @@
 -- claim: lease ready items to the caller.
 -- ARGV  1 token  2 lease (ms)  3 maximum number in all  4 version of the declarations that the routes are based on
 --       5 "1" to begin with the lanes that have suspects  6 how many lanes
---       then for each lane: lane, its maximum number, its limit or "", concurrency (0 = any), spacing (ms, 0 = any), burst
+--       then for each lane: lane, its maximum number, its limit or "", concurrency (0 = any), spacing (ms, 0 = any), burst,
+--       "1" if its runs of a key are leased one at a time
 --       then the routes the caller knows, for each: store, topic, how many handlers, and for each of these: handler,
 --       queue, "1" if it may be leased to the caller, "0" if not, or ">ms": due that long after the event's arrival,
 --       and its order or ""
@@ -20,6 +21,7 @@
 -- An event whose route the caller knows is routed in the same step, as `route` would. Any other is leased to be routed.
 -- Events are routed only while the caller has room for a run: a run that is made ready first is read and written once more.
 local FIRST_LANE = 7
+local LANE_PARTS = 7
 local MAX_BYTES = 8 * 1024 * 1024 -- of bodies in one claim: the server must also answer others
 local MERGED_BYTES = 4096 -- a merged run takes the server about as long as a body of this size
 local MAX_FOLLOWERS = 63 -- queued runs that are leased with the first one of their key
@@ -36,7 +38,7 @@ local fence, firsts -- the last fence given out, and the ordered runs leased of 
 local function begin_claim()
   token, lease_end, capacity = ARGV[1], NOW + tonumber(ARGV[2]), tonumber(ARGV[3])
   version = redis.call('GET', P .. 'declarations_version') or '0'
-  first_route = FIRST_LANE + 6 * tonumber(ARGV[6])
+  first_route = FIRST_LANE + LANE_PARTS * tonumber(ARGV[6])
   taken, wait_ms, size, left, free_slots = {}, 0, 0, {}, 0
   routes, places, fields = {}, {}, {}
   fence, firsts, rooms = nil, {}, 0
@@ -143,9 +145,11 @@ end
 -- Leases the newest of the runs that wait for one resource. The ids of the others are in its order, after "m:".
 local function lease_merged(id, handler, run, about, alone)
   local mark, newest, others = about[MARK], id, {}
-  redis.call('HDEL', P .. 'e:' .. id, 'm:' .. handler)
-  if alone and run.losses == 0 and not run.urgent then
-    newest, others = merge_waiting(id, handler, run, mark, about[3], about[8])
+  if run.losses > 0 then
+    others = noted_as_merged(id, handler)
+  else
+    redis.call('HDEL', P .. 'e:' .. id, 'm:' .. handler)
+    if alone and not run.urgent then newest, others = merge_waiting(id, handler, run, mark, about[3], about[8]) end
   end
   if newest ~= id then
     about = about_item(newest, handler)
@@ -307,7 +311,7 @@ local function read_lane(lane, ready, want, most)
 end
 
 -- Takes up to `want` items of a lane.
-local function take_from(lane, want, limit, concurrency, spacing, burst)
+local function take_from(lane, want, limit, concurrency, spacing, burst, one_at_a_time)
   local ready, before = P .. 'ready:' .. lane, #taken
   if ready_before[lane] == 0 then return record_suspects(lane, false) end
   local most = is_paused('handler:' .. lane) and count_urgent(lane) or math.huge
@@ -317,7 +321,7 @@ local function take_from(lane, want, limit, concurrency, spacing, burst)
   firsts = {}
   local last, refused = read_lane(lane, ready, want, most)
   if refused then error(refused, 0) end
-  if limit == '' and most == math.huge then
+  if limit == '' and most == math.huge and not one_at_a_time then
     for _, first in ipairs(firsts) do take_followers(lane, first, want - (#taken - before)) end
   end
   if last and tonumber(last) >= -1 then redis.call('HSET', P .. 'fair:' .. lane, '', last) end -- not for urgent runs
@@ -331,7 +335,7 @@ end
 return function()
   require_sets('leased', 'later')
   begin_claim()
-  for at = FIRST_LANE, first_route - 1, 6 do
+  for at = FIRST_LANE, first_route - 1, LANE_PARTS do
     ready_before[ARGV[at]] = require_lane(ARGV[at])
     left[ARGV[at]] = tonumber(ARGV[at + 1])
     if ARGV[at] ~= '' then rooms = rooms + 1 end
@@ -339,10 +343,11 @@ return function()
   if rooms == 0 then rooms = math.huge end -- a caller without handlers only routes
   local begins = ARGV[5] == '1' and suspected or {}
   for _, turn in ipairs({ true, false }) do
-    for at = FIRST_LANE, first_route - 1, 6 do
+    for at = FIRST_LANE, first_route - 1, LANE_PARTS do
       local lane, want = ARGV[at], rooms > 0 and math.min(left[ARGV[at]], capacity) or 0
       if want > 0 and (begins[lane] or false) == turn then
-        take_from(lane, want, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5]))
+        take_from(lane, want, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5]),
+          ARGV[at + 6] == '1')
       end
     end
   end

@@ -23,7 +23,7 @@ local function lapse(id, handler, run, store)
     failed[#failed + 1] = failure_of(id, handler, store)
   else
     local mark = read_mark(id, handler)
-    if mark then
+    if mark and not is_merging(mark) then
       queue_again(id, handler, run, mark, store)
     else
       run.state = 'ready'

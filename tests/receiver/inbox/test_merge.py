@@ -161,19 +161,23 @@ def test_a_replay_in_the_meantime_is_not_dropped(merging: System, redis: Redis) 
     assert [state(redis, name) for name in "abc"] == ["ready", "dropped", "done"]
 
 
-def test_a_run_that_lost_its_worker_is_run_alone_in_its_turn(merging: System, redis: Redis) -> None:
+@pytest.mark.parametrize("late", [True, False])
+def test_a_run_that_lost_its_worker_is_repeated_before_all_others(merging: System, redis: Redis, late: bool) -> None:
+    """Its handler may have seen the newest event, so an older one must not follow."""
     arrive(merging, "a", "b", "c")
     (run,) = claim(merging)
+    arrive(merging, "d")
     redis.zadd(keys.LEASED, {run.item: 1})
     merging.housekeeping.tick()
-    assert merging.inbox.finish([Outcome(run, OutcomeKind.DONE)]) == [False]
+    if late:  # then the worker was not lost, and what has arrived since is merged too
+        assert merging.inbox.finish([Outcome(run, OutcomeKind.DONE)]) == [False]
     ran = []
     while runs := claim(merging):
         ran += [(one.stored.id, one.merged) for one in runs]
         finish(merging, runs[0])
-    assert ran[-1][0] == "c"
-    assert {name for one in ran for name in (one[0], *one[1])} == {"a", "b", "c"}
+    assert ran == ([("d", ("a", "b", "c"))] if late else [("c", ("a", "b")), ("d", ())])
     assert merging.identity_holds()
+    assert not redis.exists(keys.ORDER + PUSH)
 
 
 def test_an_older_event_that_is_not_routed_holds_newer_ones_back(merging: System) -> None:

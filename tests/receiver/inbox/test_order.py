@@ -135,6 +135,16 @@ def test_one_claim_takes_the_runs_that_are_queued_behind_the_first(ordered: Syst
     assert claim(ordered, 9) == [], "a head that waits for its retry blocks its key"
 
 
+def test_one_at_a_time_a_lost_worker_had_no_run_that_is_queued_behind_another(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b", "c")
+    how = {"capacity": 9, "one_at_a_time": {PUSH}}
+    for expected in ("a", "b", "c"):
+        _, found = ordered.inbox.finish_and_claim((), {PUSH: 9}, **how)
+        assert ids(found.runs) == [expected]
+        finish(ordered, found.runs[0], OutcomeKind.DONE)
+    assert ordered.identity_holds()
+
+
 def test_given_back_in_any_order_they_run_in_their_order(ordered: System) -> None:
     accept_and_route(ordered, "a", "b", "c")
     for run in reversed(claim(ordered, 3)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -61,6 +61,8 @@ class InboxExchange:
         """Also of handlers that a reload removed: their runs may still be under way."""
         self._handlers: Mapping[str, Declaration] = {}
         self._limits: Mapping[str, Limit] = {}
+        self._one_at_a_time: Collection[str] = ()
+        """Handlers of which a lost worker must not have been given two runs of an order key."""
         self._outcomes: list[Outcome] = []
         self._died: set[str] = set()
         """The runs among them whose child process has ended."""
@@ -72,6 +74,8 @@ class InboxExchange:
     def adopt(self, handlers: Mapping[str, Declaration], limits: Mapping[str, Limit]) -> None:
         """Claim runs of these handlers from now on. `limits` has the limit of each handler that has one."""
         self._handlers, self._limits = handlers, limits
+        # Runs that are leased together begin again with the first of them if their worker is lost.
+        self._one_at_a_time = {name for name, one in handlers.items() if one.details.get("stale") == "skip"}
         self.declarations |= handlers
         self.router.adopt(list(handlers.values()), limited=limits)
 
@@ -193,6 +197,7 @@ class InboxExchange:
             limits=self._limits,
             routes=self.router.routes,
             suspects_first=suspects_first,
+            one_at_a_time=self._one_at_a_time,
         )
 
     def _take(self, claim: Claim) -> None:

@@ -1,7 +1,8 @@
 -- Bursts: the waiting runs of one resource are merged into one, with the newest event. The mark of such a run is "m KEY".
 -- It is an ordered run that is delayed, so all runs of the resource but the first wait in the queue of their key. A claim
 -- leases the newest of them, and notes the others in its field m:{handler}. They stay queued until it has ended. If the
--- handler was called and did not fail, they are dropped in the same step; otherwise they are still there to be run.
+-- handler was called and did not fail, they are dropped in the same step; otherwise they are still there to be run. A run that
+-- lost its worker is repeated as it was, before any of them: its handler may have seen the newest event already.
 local MAX_MERGED = 500
 
 local function is_merging(mark) return string.sub(mark, 1, 1) == 'm' end
@@ -52,6 +53,13 @@ local function merge_waiting(id, handler, run, mark, store, occurred)
   return newest.id, ids
 end
 
+-- The ids of those that were merged into a run when it was leased.
+local function noted_as_merged(id, handler)
+  local ids = {}
+  for one in string.gmatch(redis.call('HGET', P .. 'e:' .. id, 'm:' .. handler) or '', '%S+') do ids[#ids + 1] = one end
+  return ids
+end
+
 local function drop_one(item, id, handler, mark, store, detail)
   local run = read_run(id, handler)
   if not run or run.state ~= 'queued' then return false end
@@ -67,12 +75,12 @@ end
 -- or its condition was false), they are not accounted for by it, and wait on. Calls `tell(item, id, detail)` for each.
 local function drop_merged(id, handler, mark, store, detail, tell)
   local e = P .. 'e:' .. id
-  local ids = redis.call('HGET', e, 'm:' .. handler)
-  if not ids then return end
+  local ids = noted_as_merged(id, handler)
+  if #ids == 0 then return end
   local ok, fields = pcall(cjson.decode, detail)
   if ok and type(fields) == 'table' and type(fields.reason) == 'string' then return redis.call('HDEL', e, 'm:' .. handler) end
   local merged = cjson.encode({ result = 'merged into the run of event ' .. id, reason = 'merged' })
-  for one in string.gmatch(ids, '%S+') do
+  for _, one in ipairs(ids) do
     local item = item_of(one, handler)
     if change_or_quarantine(item, drop_one, item, one, handler, mark, store, merged) == true then tell(item, one, merged) end
   end
