@@ -259,7 +259,7 @@ class RunExecutor:
 
     def _lease_of(self, run: Run) -> contextlib.AbstractContextManager[None]:
         """While an ordered run is under way, this process ends if the lease does."""
-        return self._guard.guard() if run.order_key else NO_GUARD
+        return self._guard if run.order_key else NO_GUARD
 
     def _event_of(self, run: Run) -> Event:
         """The run's event, with the record map of its store as it is in the config now, and what is merged into it."""

@@ -13,8 +13,6 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from receiver.inbox.leases import LEASE_MS
 
@@ -48,34 +46,42 @@ class SharedLease:
 
 
 class LeaseGuard:
-    """In a child process: watches the lease while an ordered run is under way."""
+    """In a child process: the context of an ordered run. If the lease ends before the run does, it kills this process
+    and what it started."""
 
     def __init__(self, lease: SharedLease) -> None:
         self._lease = lease
-        self._guarded = threading.Event()
+        self._guarded = False
+        self._waits = False
+        """Whether the thread waits for the next run, because the lease had ended when none was under way."""
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
-    @contextmanager
-    def guard(self) -> Iterator[None]:
-        """Kill this process, and what it started, if the lease ends before this does."""
+    def __enter__(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="lease-guard", daemon=True)
             self._thread.start()
         if self._lease.has_ended:
             _end_process()
-        self._guarded.set()
-        try:
-            yield
-        finally:
-            self._guarded.clear()
+        self._guarded = True
+        if self._waits:  # an event that is set for each run would take as long as a small handler
+            self._wake.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._guarded = False
 
     def _watch(self) -> None:
         while True:
-            self._guarded.wait()
-            left = self._lease.seconds_left
-            if left <= 0 and self._guarded.is_set():
+            if (left := self._lease.seconds_left) > 0:
+                time.sleep(left)
+                continue
+            if self._guarded:
                 _end_process()
-            time.sleep(max(left, 0.01))
+            self._wake.clear()
+            self._waits = True
+            if not self._guarded:  # else a run has begun in between, which did not see that this thread waits
+                self._wake.wait()
+            self._waits = False
 
 
 def _end_process() -> None:

@@ -9,7 +9,6 @@ import mmap
 import os
 import selectors
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -81,9 +80,10 @@ class ChildPool:
         plugin = handler.partition(".")[0]
         return [process for process in self._children.values() if process.idle and plugin not in process.missing]
 
-    def by_handler(self) -> Counter[str]:
-        """The number of child processes that are busy with each handler."""
-        return Counter(process.handler for process in self._children.values() if process.batch)
+    @property
+    def under_way(self) -> list[Run]:
+        """The run that each busy child process is performing."""
+        return [process.batch[0] for process in self._children.values() if process.batch]
 
     def runs(self) -> Iterator[Run]:
         """All runs whose leases are the worker's and that `poll` has not handed over."""

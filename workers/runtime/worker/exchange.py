@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -144,8 +145,8 @@ class InboxExchange:
         self._outcomes.append(outcome_of(run, result, self.declarations[run.handler]))
         if result.ending is Ending.DIED:
             self._died.add(run.item)
-        # In the middle of an order key's runs none of the key becomes ready, and a wake-up tells of others.
-        self.expects_work = self.expects_work or not (run.order_key and self._pool.in_batches)
+        # Until the last run of an order key has ended here, none of the key becomes ready. A wake-up tells of others.
+        self.expects_work = self.expects_work or not (run.order_key and _has_key_of(run, self._pool.under_way))
 
     def release(self, runs: Iterable[Run]) -> None:
         """Give runs back to the inbox, for any worker."""
@@ -227,7 +228,7 @@ class InboxExchange:
 
     def _quotas(self) -> dict[str, int]:
         """How many runs of each handler this worker can take."""
-        busy, now = self._pool.by_handler(), time.monotonic()
+        busy, now = Counter(run.handler for run in self._pool.under_way), time.monotonic()
         if not self._pool.missing:
             return self._claim_sizes.quotas(self._handlers, idle=self._pool.idle, busy=busy, now=now)
         quotas: dict[str, int] = {}
@@ -261,3 +262,8 @@ class InboxExchange:
         pause = OTHER_FORMAT_PAUSE if is_format_error(error) else UNREACHABLE_PAUSE
         self._unreachable_until = time.monotonic() + pause
         self.expects_work = True
+
+
+def _has_key_of(ended: Run, runs: Iterable[Run]) -> bool:
+    """Whether one of the runs has the same order key."""
+    return any((run.handler, run.order_key) == (ended.handler, ended.order_key) for run in runs)
