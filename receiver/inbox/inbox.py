@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
@@ -39,8 +39,10 @@ from receiver.inbox.model import (
     Routes,
     Run,
     StoredEvent,
+    order_in,
     planned_parts,
     read_declarations,
+    run_of_event,
     to_number,
 )
 from receiver.inbox.outcomes import Outcome
@@ -174,7 +176,7 @@ class Inbox:
         """Create the runs of events, all in one round trip.
 
         Each reply begins with "routed", "unhandled", "postponed", "stale" or "reroute". After "routed" follow the
-        handlers whose runs are leased to the caller.
+        handlers whose runs are leased to the caller, as `run_of_event` reads them.
         """
         if not decisions:
             return []
@@ -183,7 +185,7 @@ class Inbox:
             parts = [planned_parts(one) for one in handlers]
             arguments += (run.token, run.stored.id, len(parts), *chain.from_iterable(parts))
         replies = script_runner.run_one(self._server, "route", *arguments)
-        return [[part.decode() for part in reply] for reply in replies]
+        return [[*map(_text, reply)] for reply in replies]
 
     def renew(self, runs: Iterable[Run]) -> set[str]:
         """Extend the leases of runs. Returns the items whose lease was lost."""
@@ -260,11 +262,10 @@ def _runs_from(reply: list[Any], token: str) -> list[Run]:
     event_id, handler = keys.split_item(name)
     stored, handlers = StoredEvent(event_id, reply[5:end], reply[end]), reply[end + 1 :]
     if handlers:
-        return [Run(f"{name}|{one}", one, token, 0, 0, stored) for one in map(bytes.decode, handlers)]
-    run = Run(name, handler, token, int(attempts), int(losses), stored, int(replays or 0))
-    if not order:
-        return [run]
-    fence, policy, key = order.decode("utf-8", "backslashreplace").split(" ", 2)
-    policy, _, merged = policy.partition(":")
-    ids = tuple(merged.split(",")) if merged else ()
-    return [replace(run, order_key=key, fence=int(fence), stops_key=policy == "s", merged=ids)]
+        return [run_of_event(stored, _text(one), token) for one in handlers]
+    ordered = order_in(_text(order)) if order else ()
+    return [Run(name, handler, token, int(attempts), int(losses), stored, int(replays or 0), *ordered)]
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")

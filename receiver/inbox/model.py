@@ -34,8 +34,7 @@ DATA_PATH = "data."
 
 PlannedRun = tuple[str, str, bool | float] | tuple[str, str, bool | float, str]
 """A handler that gets a run of an event, its queue, and when the run begins: leased to the caller (True), left ready
-(False), or due this number of seconds after the event's arrival. An ordered run also has its order; see `order_for`. It
-is never leased while it is routed."""
+(False), or due this number of seconds after the event's arrival. An ordered run also has its order; see `order_for`."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +179,22 @@ def order_for(order: str, event: Event) -> str:
     value = follow(event.data, order[2 + len(DATA_PATH) :])
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"{order[0]} ={text}" if isinstance(value, str | int | float | Decimal) and text else f"{order[0]} !"
+
+
+def order_in(text: str) -> tuple[str, int, bool, tuple[str, ...]] | tuple[()]:
+    """The last fields of a leased run that is ordered: its key, its fence, whether its failure stops the key, and what
+    is merged into it. `text` is its order as the scripts return it."""
+    if not text:
+        return ()
+    fence, policy, key = text.split(" ", 2)
+    policy, _, merged = policy.partition(":")
+    return key, int(fence), policy == "s", tuple(merged.split(",")) if merged else ()
+
+
+def run_of_event(stored: StoredEvent, leased: str, token: str) -> Run:
+    """The run of an event that was routed and leased in one step. `leased` is its handler, a space and its order."""
+    handler, _, order = leased.partition(" ")
+    return Run(keys.run_item(stored.id, handler), handler, token, 0, 0, stored, 0, *order_in(order))
 
 
 def planned_parts(planned: PlannedRun) -> tuple[Argument, ...]:

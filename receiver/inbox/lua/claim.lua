@@ -10,7 +10,8 @@
 -- returns {declarations' version, ms until a limit allows more work (0 = no limit stops any), item...}
 --       where an item is {item, attempts, losses, replays, order, store, topic, delivery, resource, received, occurred,
 --       source, data_path, body}, followed by the handlers leased to the caller if the event was routed here. The order is
---       that of an ordered run: its fence, a space and its mark (see order.lua and lease_merged)
+--       that of an ordered run: its fence, a space and its mark (see order.lua and lease_merged). After a handler whose run is
+--       ordered follow a space and its order
 -- The runs that one claim takes of a lane with a concurrency hold one slot: the caller has one child process perform them,
 -- one after the other. So while more is ready than slots are free, the next run begins without a call to the server.
 -- An item that lost its worker before is a suspect. It is claimed alone, so that no other item is charged with a loss that
@@ -33,7 +34,7 @@ local rooms -- of how many handlers the caller can be given more runs
 local ready_before -- how many items each lane had when the claim began
 local free_slots -- of the current limit, if it has a concurrency
 local routes, places, fields
-local fence, firsts -- the last fence given out, and the ordered runs leased of the current lane
+local firsts -- the ordered runs leased of the current lane
 
 local function begin_claim()
   token, lease_end, capacity = ARGV[1], NOW + tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -41,7 +42,7 @@ local function begin_claim()
   first_route = FIRST_LANE + LANE_PARTS * tonumber(ARGV[6])
   taken, wait_ms, size, left, free_slots = {}, 0, 0, {}, 0
   routes, places, fields = {}, {}, {}
-  fence, firsts, rooms = nil, {}, 0
+  firsts, rooms = {}, 0
   suspected, ready_before = {}, {}
   for _, lane in ipairs(redis.call('SMEMBERS', P .. 'suspects')) do suspected[lane] = true end
 end
@@ -82,17 +83,6 @@ local function about_item(id, handler)
   return not about.err and about or nil
 end
 
--- A number that is larger with each lease of a key, even at a server that was emptied or replaced by an older copy.
-local function next_fence()
-  if not fence then
-    local last = redis.pcall('GET', P .. 'fence')
-    last = type(last) == 'string' and tonumber(last) or 0
-    fence = math.max(last, tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
-  end
-  fence = fence + 1
-  return fence
-end
-
 local function count_leased(lane)
   left[lane] = left[lane] - 1
   if left[lane] == 0 and lane ~= '' then rooms = rooms - 1 end
@@ -102,7 +92,7 @@ local function take(item, id, run, about, handlers)
   local body = redis.pcall('GET', P .. 'b:' .. id)
   if type(body) ~= 'string' then body = false end
   size = size + (body and #body or 0)
-  local order = about[MARK] and string.format('%.0f %s', next_fence(), about[MARK])
+  local order = about[MARK] and lease_text(about[MARK])
   taken[#taken + 1] = { item, run.attempts, run.losses, about[2], order, about[3], about[4], about[5], about[6], about[7],
     about[8], about[9], about[10], body, unpack(handlers) }
 end
@@ -123,10 +113,11 @@ local function route_here(item, id, run, about, route)
   for part = route.first, route.last, PARTS do
     local handler, start = ARGV[part], ARGV[part + 2]
     local wanted = start == '1' and (left[handler] or 0) > 0 and token
-    if begin_run(id, about[3], handler, ARGV[part + 1], start, about[7], wanted, lease_end, made, ARGV[part + 3], about[4],
-      about[6]) then
+    local leased = begin_run(id, about[3], handler, ARGV[part + 1], start, about[7], wanted, lease_end, made, ARGV[part + 3],
+      about[4], about[6])
+    if leased then
       count_leased(handler)
-      mine[#mine + 1] = handler
+      mine[#mine + 1] = leased
     end
   end
   redis.call('HSET', P .. 'e:' .. id, 'open', open, unpack(made))
@@ -353,6 +344,5 @@ return function()
   end
   if rooms == 0 and left[''] and redis.call('EXISTS', P .. 'ready:') == 1 then wake(DEFAULT_QUEUE) end
   release_heads_of_routed()
-  if fence then redis.call('SET', P .. 'fence', string.format('%.0f', fence)) end
   return { version, wait_ms, unpack(taken) }
 end

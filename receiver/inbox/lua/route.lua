@@ -6,8 +6,9 @@
 --       to the caller, "0" to leave it ready, or ">ms": due that long after the event's arrival; and its order or ""
 -- returns for each event {"routed", the handlers leased to the caller...}, or {"unhandled"}, {"stale"} (the token does not
 --       match, or the record is damaged and was quarantined), {"reroute"} (the declarations have changed) or
---       {"postponed"} (no handler wants it, and some may not be declared yet). A run that may not begin at once, because
---       its handler is paused or busy or an older run of it waits, is left ready in any case.
+--       {"postponed"} (no handler wants it, and some may not be declared yet). After a handler whose run is ordered follow
+--       a space and its order, as in claim.lua. A run that may not begin at once, because its handler is paused or busy or
+--       an older run of it waits, is left ready in any case.
 local PARTS = 4
 local LOOK_AGAIN = 5000 -- ms: as often as workers declare their handlers
 local lease_end, up_to_date, wait_ms
@@ -63,10 +64,8 @@ local function route(token, id, first, many)
       local handler, start = ARGV[part], ARGV[part + 2]
       local wanted = start == '1' and token
       made = made + 1
-      if begin_run(id, store, handler, ARGV[part + 1], start, now[4], wanted, lease_end, fields, ARGV[part + 3], now[5],
-        now[6]) then
-        answer[#answer + 1] = handler
-      end
+      answer[#answer + 1] = begin_run(id, store, handler, ARGV[part + 1], start, now[4], wanted, lease_end, fields,
+        ARGV[part + 3], now[5], now[6])
     end
   end
   if #fields == 0 and had == 0 and now[5] ~= PROBE and wait_for_handlers() > 0 then return postpone(id, event) end

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -43,7 +42,7 @@ from receiver.inbox import (
 )
 from receiver.inbox.administration import DropResult
 from receiver.inbox.leases import LOSSES_ALLOWED
-from receiver.inbox.model import PlannedRun, from_ms
+from receiver.inbox.model import PlannedRun, from_ms, run_of_event
 from receiver.inbox.outcomes import OutcomeKind
 from receiver.inbox.queries.event_pages import open_since
 from receiver.inbox.queries.handlers import HandlerQueries
@@ -73,10 +72,9 @@ class OrderedRun(NamedTuple):
 
 
 def _planned(name: str, how: bool | float) -> PlannedRun:
-    """As a worker plans it: a run with a limit or an order is never leased while its event is routed."""
-    if name in ORDERS:
-        return name, "default", False if how is True else how, ORDERS[name]
-    return name, "default", how if how is not True else name not in LIMITS
+    """As a worker plans it: a run with a limit is never leased while its event is routed."""
+    start = name not in LIMITS if how is True else how
+    return (name, "default", start, ORDERS[name]) if name in ORDERS else (name, "default", start)
 
 
 def _state_in(run: bytes | None) -> str:
@@ -170,12 +168,15 @@ class InboxMachine(RuleBasedStateMachine):
 
     # Worker
 
-    @rule(many=st.integers(1, 5), handlers=st.sets(st.sampled_from(HANDLERS)))
-    def claim(self, many: int, handlers: set[str]) -> None:
+    @rule(many=st.integers(1, 5), handlers=st.sets(st.sampled_from(HANDLERS)), single=st.booleans())
+    def claim(self, many: int, handlers: set[str], single: bool = False) -> None:
         lanes = dict.fromkeys(("", *sorted(handlers)), many)
         before = self._open_ordered_runs()
-        runs = self.inbox.claim(lanes, capacity=many, limits=LIMITS).runs
+        one_at_a_time = HANDLERS if single else ()
+        runs = self.inbox.finish_and_claim((), lanes, capacity=many, limits=LIMITS, one_at_a_time=one_at_a_time)[1].runs
         assert len(runs) <= many
+        keys_of = Counter((run.handler, run.order_key) for run in runs if run.order_key)
+        assert not single or max(keys_of.values(), default=1) == 1
         assert len(runs) == 1 or not any(run.losses for run in runs), "a suspect is claimed alone"
         self._check_order(before, runs)
         self.leased += runs
@@ -231,18 +232,25 @@ class InboxMachine(RuleBasedStateMachine):
     def _check_order(self, before: list[OrderedRun], runs: Sequence[Run]) -> None:
         """Each ordered run begins after all of its key that were accepted before it, or with them in one claim, or they
         are merged into it; and after each event of its store that was accepted before it was routed. A replayed one
-        comes when it can."""
+        comes when it can. `before` is what was open before the runs were leased, and before those of routed events were
+        created."""
         claimed = {run.item for run in runs}
         claimed |= {keys.run_item(one, run.handler) for run in runs for one in run.merged}
         last: dict[tuple[str, str], float] = {}
+        items, after = {one.item for one in before}, self._open_ordered_runs()
+        paused = self.administration.paused()
+        for run in runs:
+            assert bool(run.order_key) == (run.handler in ORDERS)
+            urgent = self.client.hget(keys.EVENT + run.stored.id, f"r:{run.handler}").endswith(b" urgent")
+            assert urgent or f"handler:{run.handler}" not in paused
         for run in (run for run in runs if run.order_key):
             place, at = (run.handler, run.order_key), self.client.zscore(keys.INDEX, run.stored.id)
             assert run.fence > self.fences.get(place, 0), "the fence grows"
             self.fences[place] = run.fence
-            if any(one.item == run.item for one in before):
+            if run.item in items or run.stored.id in items:  # it was open, or its event waited to be routed
                 assert at > last.get(place, 0)
                 last[place] = at
-                older = {one for one in before if one.accepted < at}
+                older = {one for one in (before if run.item in items else after) if one.accepted < at}
                 assert {one.item for one in older if (one.handler, one.key) == place} <= claimed, (run.item, older)
                 assert not {one for one in older if (one.handler, one.key) == ("", run.stored.store)}, (run.item, older)
 
@@ -257,6 +265,7 @@ class InboxMachine(RuleBasedStateMachine):
 
     def _route(self, event: Run, handlers: set[str], mine: bool) -> None:
         chosen = [_planned(name, mine) for name in sorted(handlers)]
+        before = self._open_ordered_runs()
         routed = any(self._run_state(event.event.id, name) for name in handlers)
         waiting = {name for name in handlers if self.client.exists(keys.READY + name)}
         (reply,) = self.inbox.route([(event, chosen)], self.inbox.declarations().version)
@@ -265,9 +274,12 @@ class InboxMachine(RuleBasedStateMachine):
         self.stale.append(event)
         paused = self.administration.paused()
         if mine:
-            free = {n for n in handlers - LIMITS.keys() - ORDERS.keys() - waiting if f"handler:{n}" not in paused}
-            assert routed or set(reply[1:]) == free
-            self.leased += [replace(event, item=f"{event.event.id}|{n}", handler=n) for n in reply[1:]]
+            free = {n for n in handlers - LIMITS.keys() - waiting if f"handler:{n}" not in paused}
+            leased = [run_of_event(event.stored, one, event.token) for one in reply[1:]]
+            names = {run.handler for run in leased}
+            assert routed or free - ORDERS.keys() <= names <= free
+            self._check_order(before, leased)
+            self.leased += leased
 
     @precondition(lambda self: any(not run.handler for run in self.leased))
     @rule(data=st.data())

@@ -89,6 +89,28 @@ def test_a_run_waits_for_the_one_before_it_and_other_keys_do_not(ordered: System
     assert ordered.identity_holds()
 
 
+def test_the_first_run_of_a_key_is_leased_while_its_event_is_routed(ordered: System) -> None:
+    for name, resource in (("a", "7"), ("b", "7"), ("c", "8")):
+        accept(ordered, name, resource)
+    routes = Routes(
+        ordered.inbox.declarations().version, {("north", "order.updated"): [(*STOPPING[:2], True, "s resource")]}
+    )
+    _, found = ordered.inbox.finish_and_claim((), {"": 9, PUSH: 9}, capacity=9, routes=routes)
+    first, other = found.runs
+    assert [(run.stored.id, run.order_key, run.stops_key) for run in found.runs] == [
+        ("a", "north:order:7", True),
+        ("c", "north:order:8", True),
+    ]
+    assert 0 < first.fence < other.fence
+    assert states(ordered, "a", "b", "c") == ["leased", "queued", "leased"]
+    accept(ordered, "d")
+    _, found = ordered.inbox.finish_and_claim((), {"": 9, PUSH: 9}, capacity=9, routes=routes)
+    assert found.runs == ()
+    finish(ordered, first, OutcomeKind.DONE)
+    assert ids(claim(ordered, 9)) == ["b", "d"]
+    assert ordered.identity_holds()
+
+
 def test_an_event_that_is_not_routed_holds_back_later_ones_of_its_store(ordered: System) -> None:
     """Accept fixes the order, not the worker that is faster."""
     for name in ("a", "b"):

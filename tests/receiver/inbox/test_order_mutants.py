@@ -55,6 +55,33 @@ MUTANTS = {
         "or about[2] ~= mark then",
     ),
     "a run that is replaced by a newer one is lost": ("add_to_queue(id, handler, mark, own.accepted)\n", ""),
+    "an ordered run is leased while it is routed, beside another": (
+        "if mark and not join_order(id, handler, mark, store) then",
+        "if mark and not join_order(id, handler, mark, store) and not token then",
+    ),
+    "a run that is leased while it is routed has no order": (
+        "return mark and handler .. ' ' .. lease_text(mark) or handler",
+        "return handler",
+    ),
+    "a run of a paused handler is leased while it is routed": (
+        "if token and may_begin(handler) then",
+        "if token then",
+    ),
+    "two leases have one fence": ("  fence = fence + 1\n", ""),
+    "the active runs of a key are not written": ("  in_slices('HSET', P .. 'order:' .. handler, active)\n", ""),
+    "a key without an open run stays active": ("  in_slices('HDEL', P .. 'order:' .. handler, gone)\n", ""),
+    "a call does not know the active run that it has set": (
+        "  active_runs[handler][key] = ids or false\n",
+        "  active_runs[handler][key] = active_runs[handler][key] or ids or false\n",
+    ),
+    "every other event that waits to be routed is passed over": (
+        "known.first = known.first + 1",
+        "known.first = known.first + 2",
+    ),
+    "several runs of a key are leased although they must not": (
+        "if limit == '' and most == math.huge and not one_at_a_time then",
+        "if limit == '' and most == math.huge then",
+    ),
     "a replayed run begins beside another": (
         "local handler, mark, store = unpack(one)\n    if (active_of(handler, key_in(mark)) or '') == '' then",
         "local handler, mark, store = unpack(one)\n    if true then",

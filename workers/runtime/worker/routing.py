@@ -7,10 +7,17 @@ whose route was not sent along are routed here.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
-from receiver.inbox import Declaration, Inbox, Routes, Run, keys
-from receiver.inbox.model import NOTHING_DECLARED, Declarations, PlannedRun, needs_data, order_for, order_of
+from receiver.inbox import Declaration, Inbox, Routes, Run
+from receiver.inbox.model import (
+    NOTHING_DECLARED,
+    Declarations,
+    PlannedRun,
+    needs_data,
+    order_for,
+    order_of,
+    run_of_event,
+)
 from workers.plugins.router import wanted_by
 
 MOST_ROUTES = 16
@@ -56,7 +63,7 @@ class EventRouter:
         again: list[Run] = []
         for event, (reply, *handlers) in zip(events, replies, strict=True):
             if reply == "routed":
-                leased += (_run_of(event, name) for name in handlers)
+                leased += (run_of_event(event.stored, name, event.token) for name in handlers)
             elif reply == "reroute":
                 again.append(event)
         return leased, again
@@ -99,12 +106,11 @@ class RouteTable:
     def _planned(self, name: str, wanted: Declaration) -> PlannedRun:
         """When a run of this handler begins: after its delay, if it has one; else leased now (True) or ready (False).
 
-        A limit is applied when a run is claimed, so a run with a limit is not leased here. Nor is an ordered run.
+        A limit is applied when a run is claimed, so a run with a limit is not leased here.
         """
-        delay, order = float(wanted.details.get("delay", 0)), order_of(wanted)
-        if order:
-            return name, wanted.queue, delay or False, order
-        return name, wanted.queue, delay or wanted.handler not in self._limited
+        start = float(wanted.details.get("delay", 0)) or wanted.handler not in self._limited
+        order = order_of(wanted)
+        return (name, wanted.queue, start, order) if order else (name, wanted.queue, start)
 
     def _remember(self, store: str, topic: str, found: list[PlannedRun]) -> None:
         """Remember the latest routes. One without handlers is not sent along: `Inbox.route` settles such an event. Nor
@@ -120,10 +126,3 @@ class RouteTable:
 
 def _needs_data(planned: PlannedRun) -> bool:
     return len(planned) == 4 and needs_data(planned[3])
-
-
-def _run_of(event: Run, handler: str) -> Run:
-    """The run of an event that was routed and leased to this worker at once, under the same token."""
-    return replace(
-        event, item=keys.run_item(event.stored.id, handler), handler=handler, attempts=0, losses=0, replays=0
-    )

@@ -1,7 +1,7 @@
 -- The first run of a handler for an event.
 -- Creates a run; its fields are appended to `fields`. With `order` (see order.lua) it is an ordered run, which is queued if
--- others of its key come first. A run that is due later waits. With a token the run is leased, and the result is true.
--- Without one, or if it may not begin at once, it is made ready.
+-- others of its key come first. A run that is due later waits. With a token the run is leased, and the result is its handler;
+-- of an ordered run with its order, after a space. Without a token, or if it may not begin at once, it is made ready.
 local function begin_run(id, store, handler, queue, start, received, token, lease_end, fields, order, topic, resource)
   local delay = tonumber(string.match(start, '^>(%d+)$') or 0)
   local due = delay > 0 and due_at(delay, received) or 0
@@ -12,20 +12,20 @@ local function begin_run(id, store, handler, queue, start, received, token, leas
   fields[#fields + 1] = 'r:' .. handler
   if mark and not join_order(id, handler, mark, store) then
     fields[#fields + 1] = 'queued 0 0 ' .. queue .. ' ' .. (delay > 0 and delay or '')
-    return false
+    return nil
   end
   if due > NOW then
     fields[#fields + 1] = 'later 0 0 ' .. queue .. ' ' .. delay
     batch('ZADD', P .. 'later', due, item_of(id, handler))
-    return false
+    return nil
   end
   if token and may_begin(handler) then
     fields[#fields + 1] = 'leased 0 0 ' .. queue .. ' ' .. token
     batch('ZADD', P .. 'leased', lease_end, item_of(id, handler))
-    return true
+    return mark and handler .. ' ' .. lease_text(mark) or handler
   end
   fields[#fields + 1] = 'ready 0 0 ' .. queue .. ' '
   make_ready(id, handler, store)
   wake(queue)
-  return false
+  return nil
 end

@@ -3,18 +3,20 @@
 local P, ARGV, NOW, clock -- the prefix of all keys (see keys.py), the arguments, and the server's time
 
 -- Writes that a script makes many times are batched, and made once when it ends or fails, or where it calls
--- `write_batched()` because it reads them back: counters, fair times, and members of sorted sets.
+-- `write_batched()` because it reads them back: counters, fair times, members of sorted sets, and the active runs of order keys.
 local counted, fair, batched
+local active_runs, changed_keys -- by handler: what is known of its order keys, and which of them were changed; see order.lua
 
 -- What was read or done already in this call.
 local woken, limits, paused, startable, lanes
+local fence -- the last one given out; see order.lua
 local anything_paused, anything_busy, anything_ordered
 local unrouted, routed_of, sound_lanes -- see order.lua
 
 local function begin(keys, arguments)
   P, ARGV, clock = keys[1], arguments, redis.call('TIME')
   NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
-  counted, fair, batched = {}, {}, {}
+  counted, fair, batched, active_runs, changed_keys, fence = {}, {}, {}, {}, {}, nil
   woken, limits, paused, startable, lanes = {}, {}, {}, {}, {}
   anything_paused, anything_busy, anything_ordered = nil, nil, nil
   unrouted, routed_of, sound_lanes = {}, {}, {}
@@ -70,6 +72,16 @@ local function count_lost(name, many)
   redis.call('HINCRBY', P .. 'n', string.gsub(name, '^[^|]*', 'accepted', 1), many)
 end
 
+local function write_active(handler, changed)
+  local active, gone = {}, {}
+  for key in pairs(changed) do
+    local ids = active_runs[handler][key]
+    if ids then active[#active + 1], active[#active + 2] = key, ids else gone[#gone + 1] = key end
+  end
+  in_slices('HSET', P .. 'order:' .. handler, active)
+  in_slices('HDEL', P .. 'order:' .. handler, gone)
+end
+
 -- Returns the first error. The other writes are made in any case. A damaged counter is no error: it costs no work.
 local function write_batched()
   local problem
@@ -84,7 +96,9 @@ local function write_batched()
   end
   for lane, times in pairs(fair) do try(in_slices, 'HSET', P .. 'fair:' .. lane, times.changed) end
   for _, one in pairs(batched) do try(in_slices, one.command, one.key, one.arguments) end
-  counted, fair, batched = {}, {}, {}
+  for handler, changed in pairs(changed_keys) do try(write_active, handler, changed) end
+  if fence then try(redis.call, 'SET', P .. 'fence', string.format('%.0f', fence)) end
+  counted, fair, batched, changed_keys, unrouted = {}, {}, {}, {}, {}
   return problem
 end
 

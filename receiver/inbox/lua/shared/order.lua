@@ -8,6 +8,7 @@
 -- heads:{store}. What is lost of this (a damaged or removed key) is put right by `stranded` and by claims.
 local LONGEST_KEY = 128 -- bytes; of a longer one the digest is the key
 local MAX_STALE = 1000 -- events that were routed and not removed from unrouted:{store}, of which one call removes this many
+local UNROUTED_PAGE = 64 -- read at once: as many as a claim routes
 
 -- The mark of a run. `order` is "c", "s" or "m", a space, and "resource", "store", "=VALUE", or "!" where its path leads nowhere.
 -- An event without a value has its own id as key.
@@ -24,6 +25,20 @@ local function order_mark(order, id, store, topic, resource)
   end
   return policy .. ' ' .. store .. ':' .. key
 end
+
+-- A number that is larger with each lease of a key, even at a server that was emptied or replaced by an older copy.
+local function next_fence()
+  if not fence then
+    local last = redis.pcall('GET', P .. 'fence')
+    last = type(last) == 'string' and tonumber(last) or 0
+    fence = math.max(last, tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
+  end
+  fence = fence + 1
+  return fence
+end
+
+-- The order of a leased run, as it is returned to the worker.
+local function lease_text(mark) return string.format('%.0f %s', next_fence(), mark) end
 
 local function key_in(mark) return string.sub(mark, 3) end
 local function stops_at_failure(mark) return string.sub(mark, 1, 1) == 's' end
@@ -51,9 +66,20 @@ end
 local function queue_of(handler, mark) return 'queued:' .. handler .. ':' .. key_in(mark) end
 
 -- The active runs of a key, as text. "" if its first run waits for an event to be routed; nil if the key has no open run.
-local function active_of(handler, key) return read_or_set_aside('HGET', 'order:' .. handler, key) or nil end
+local function active_of(handler, key)
+  local known = active_runs[handler] or {}
+  active_runs[handler] = known
+  if known[key] == nil then known[key] = read_or_set_aside('HGET', 'order:' .. handler, key) or false end
+  return known[key] or nil
+end
 
-local function set_active(handler, key, ids) redis.call('HSET', P .. 'order:' .. handler, key, ids) end
+-- Batched. Without ids the key has no open run. It is read before, so that a damaged hash is renamed.
+local function set_active(handler, key, ids)
+  active_of(handler, key)
+  active_runs[handler][key] = ids or false
+  changed_keys[handler] = changed_keys[handler] or {}
+  changed_keys[handler][key] = true
+end
 
 -- The list of ids without one of them; nil if it is not there.
 local function without(ids, id)
@@ -80,19 +106,39 @@ local function waits_for_routing(id)
   return event and TO_BE_ROUTED[event.state] and redis.pcall('HEXISTS', P .. 'quarantined', id) == 0
 end
 
+-- The first event of a store that this call has not removed from unrouted:{store}, and what is known of that set: its first
+-- ids, and the time of acceptance of each. They are removed in a batch, so their ranks stay until then.
+local function first_unrouted(store)
+  local known = unrouted[store] or { first = 1, times = {}, removed = {}, has_more = true }
+  unrouted[store] = known
+  while known.removed[known[known.first]] or (not known[known.first] and known.has_more) do
+    if known[known.first] then
+      known.first = known.first + 1
+    else
+      local found = read_or_set_aside('ZRANGE', 'unrouted:' .. store, #known, #known + UNROUTED_PAGE - 1, 'WITHSCORES') or {}
+      for at = 1, #found, 2 do known[#known + 1], known.times[found[at]] = found[at], tonumber(found[at + 1]) end
+      known.has_more = #found == 2 * UNROUTED_PAGE
+    end
+  end
+  return known[known.first], known
+end
+
+local function remove_unrouted(id, store, known)
+  known.removed[id] = true
+  batch('ZREM', P .. 'unrouted:' .. store, id)
+end
+
 -- Whether an event of the store that was accepted before this time waits to be routed.
 local function has_unrouted_before(store, accepted)
   for _ = 1, MAX_STALE do
-    local first = unrouted[store]
-    if not first then
-      first = read_or_set_aside('ZRANGE', 'unrouted:' .. store, 0, 0, 'WITHSCORES') or {}
-      unrouted[store] = first
+    local id, known = first_unrouted(store)
+    if not id or known.times[id] >= accepted then return false end
+    if known.waits ~= id and not waits_for_routing(id) then
+      remove_unrouted(id, store, known)
+    else
+      known.waits = id
+      return true
     end
-    if not first[1] or tonumber(first[2]) >= accepted then return false end
-    first.waits = first.waits or waits_for_routing(first[1])
-    if first.waits then return true end
-    redis.call('ZREM', P .. 'unrouted:' .. store, first[1])
-    unrouted[store] = nil
   end
   return true
 end
@@ -100,8 +146,9 @@ end
 -- Called when an event was routed, or waits until later because no handler wants it.
 local function note_routed(id, store)
   if not has_ordered() then return end
-  read_or_set_aside('ZREM', 'unrouted:' .. store, id)
-  unrouted[store], routed_of[store] = nil, true
+  local _, known = first_unrouted(store)
+  remove_unrouted(id, store, known)
+  routed_of[store] = true
 end
 
 -- The first run of a key waits for an event to be routed, or for a damaged lane to be renamed.
@@ -136,7 +183,7 @@ local function advance(handler, mark, store, front)
   local key, queue = key_in(mark), queue_of(handler, mark)
   while true do
     local head = read_or_set_aside('ZRANGE', queue, 0, 0, 'WITHSCORES') or {}
-    if not head[1] then return redis.call('HDEL', P .. 'order:' .. handler, key) end
+    if not head[1] then return set_active(handler, key, nil) end
     if has_unrouted_before(store, tonumber(head[2])) or not has_sound_lane(handler) then
       return wait_for_routing(handler, key, store, head[2])
     end
@@ -157,7 +204,7 @@ end
 
 -- A run that is created becomes active, or is queued. Returns whether it is active; the caller writes it.
 local function join_order(id, handler, mark, store)
-  local key, accepted = key_in(mark), accepted_at(id)
+  local key, accepted = key_in(mark), unrouted[store] and unrouted[store].times[id] or accepted_at(id)
   local active = active_of(handler, key)
   if not active and not has_unrouted_before(store, accepted) then
     set_active(handler, key, id)

@@ -112,10 +112,10 @@ def ordered(by: str, on_failure: str = "continue", topic: str = "*") -> Declarat
     return Declaration("shop.push", "1", (topic,), ("*",), "default", details)
 
 
-def test_the_order_of_a_handler_is_sent_along_and_its_runs_are_never_leased_while_routing() -> None:
+def test_the_order_of_a_handler_is_sent_along() -> None:
     table = RouteTable(Declarations("7", (ordered("resource", "stop"),)), limited=())
-    assert table.handlers_for(store="north", topic="order.created") == [("shop.push", "default", False, "s resource")]
-    assert list(table.routes.arguments())[3:] == ["shop.push", "default", "0", "s resource"]
+    assert table.handlers_for(store="north", topic="order.created") == [("shop.push", "default", True, "s resource")]
+    assert list(table.routes.arguments())[3:] == ["shop.push", "default", "1", "s resource"]
 
 
 def test_runs_that_are_merged_are_ordered_by_their_resource_and_delayed() -> None:
@@ -132,7 +132,10 @@ def test_a_route_that_is_ordered_by_the_data_is_routed_by_the_worker(system: Sys
     router.declare_and_read()
     events = [system.accept(data={"id": n, "customer": {"id": n % 2}}) for n in range(4)]
     claim = system.inbox.claim({"": 4}, capacity=4)
-    assert router.route(claim.runs, claim.version, {"shop.push": 9}) == ([], [])
+    leased, again = router.route(claim.runs, claim.version, {"shop.push": 9})
+    assert [(run.stored.id, run.order_key) for run in leased] == [(events[0], "north:0"), (events[1], "north:1")]
+    assert 0 < leased[0].fence < leased[1].fence
+    assert again == []
     assert router.routes.wanted == {}
     orders = [system.ledger.event(one).runs[0].order for one in events]
     assert [(one.key, one.place) for one in orders] == [
