@@ -28,7 +28,7 @@ setup: $(RUN)  ## prepare .venv only; then .venv/bin/storehooks works
 test: $(DEV)  ## the test suite; needs nothing but Python (ARGS="-k name" picks some)
 	@$(BIN)/python -m pytest -n $$(($$(nproc) * 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-full: $(DEV) $(DOCS)  ## the tests that need other programs: faketime, strace, openssl, postgresql, node, slowhttptest, chromium; skipped where one is missing
+test-full: $(DEV) $(DOCS)  ## the tests that need other programs: faketime, strace, openssl, postgresql, node, slowhttptest, chromium, promtool; skipped where one is missing
 	@$(BIN)/python -m pytest -m full -n 2 --dist loadfile $(ARGS)
 
 mutants: $(DEV)  ## 100 small changes of verifying and reading: at least 95 must fail a test of the contract (ARGS="--seed 2")

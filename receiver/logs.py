@@ -51,6 +51,7 @@ def setup(process: str) -> None:
         )
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each request with its URL, which may have a token
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

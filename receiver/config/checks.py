@@ -13,6 +13,7 @@ from receiver.contract.errors import ConfigError
 def check(settings: FileSettings, places: Places) -> None:
     _check_sandbox_secret(settings, places)
     _check_spool_age(settings, places)
+    _check_alerts(settings, places)
 
 
 def _check_sandbox_secret(settings: FileSettings, places: Places) -> None:
@@ -38,6 +39,22 @@ def _check_spool_age(settings: FileSettings, places: Places) -> None:
             f"({_duration(receiver.dedupe_window)}): a delivery could wait in the spool until its duplicates are no "
             "longer recognised; shorten spool_age or lengthen dedupe_window"
         )
+
+
+def _check_alerts(settings: FileSettings, places: Places) -> None:
+    alerts = settings.alerts
+    if unknown := sorted(alerts.rules.silent.keys() - {*settings.stores, "*"}):
+        where = places.nearest(("alerts", "rules", "silent", unknown[0]))
+        raise ConfigError(
+            f'{where}: alerts.rules.silent names {unknown[0]}, which is no store; "*" is every other store'
+        )
+    for name, target in alerts.targets.items():
+        if target.url.get_secret_value().startswith("http:") and not target.allow_private:
+            where = places.nearest(("alerts", "targets", name, "url"))
+            raise ConfigError(
+                f"{where}: alerts.targets.{name}.url is not https; use https, or set allow_private = true if it is on "
+                "your own network"
+            )
 
 
 def _duration(seconds: float) -> str:

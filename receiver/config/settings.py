@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from receiver.config.alert_settings import AlertsSettings
 from receiver.config.catalogue_settings import CatalogueSettings
 from receiver.config.values import (
     CLOSED,
@@ -94,6 +95,7 @@ class ConsoleSettings(Section):
     url: Url = ""
     password: SecretStr = SecretStr("")
     viewer_password: SecretStr = SecretStr("")
+    metrics_token: SecretStr = SecretStr("")
     personal: tuple[str, ...] = PERSONAL
 
     @property
@@ -306,6 +308,7 @@ class FileSettings(BaseSettings):
     workers: WorkersSettings = WorkersSettings()
     retention: RetentionSettings = RetentionSettings()
     history: HistorySettings = HistorySettings()
+    alerts: AlertsSettings = AlertsSettings()
     limits: dict[str, LimitSettings] = {}
     plugins: dict[str, PluginSettings] = {}
     forward: dict[str, ForwardSettings] = {}

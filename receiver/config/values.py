@@ -105,7 +105,7 @@ def _check_address(value: str) -> str:
     return value
 
 
-def _check_url(value: str) -> str:
+def check_url(value: str) -> str:
     if value and not _is_url(value, ("http", "https")):
         raise ValueError('not a URL; write "https://hooks.example.com"')
     return value
@@ -159,7 +159,7 @@ def _is_url(value: str, schemes: tuple[str, ...]) -> bool:
 
 
 def _check_url_or_path(value: str) -> str:
-    return _check_url(value) if "://" in value or value.startswith("//") else value
+    return check_url(value) if "://" in value or value.startswith("//") else value
 
 
 def is_store_name(value: str) -> bool:
@@ -236,7 +236,7 @@ Rate = Annotated[float, BeforeValidator(parse_rate)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 AgeAndSize = Annotated[Bounds, PlainValidator(_parse_bounds)]
 Address = Annotated[str, AfterValidator(_check_address)]
-Url = Annotated[str, AfterValidator(_check_url)]
+Url = Annotated[str, AfterValidator(check_url)]
 RedisUrl = Annotated[str, AfterValidator(_check_redis_url)]
 HistoryUrl = Annotated[str, AfterValidator(_check_history_url)]
 UrlOrPath = Annotated[str, AfterValidator(_check_url_or_path)]

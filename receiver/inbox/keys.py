@@ -127,7 +127,8 @@ Handlers and processes
                             time of the last change (ms), or one more than before.
     versions:{handler}      zset    The last 50 versions of a handler by when each was first declared (ms).
     runs:{day}:{handler}    hash    The runs of a handler that ended on a day: how many by outcome, by
-                            duration (d) and by waiting time (w), both as a power of two in us. Expires. See
+                            duration (d) and by waiting time (w), both as a power of two in us; and the sums of these
+                            (ds, ws). The day "all" has all of them, and others are five minutes. Expires. See
                             run_statistics.py.
     declared_since  string  When the first declaration was made at this server (ms), which may be new or emptied.
     plugin_fault:{worker}   string  The plugins that a worker cannot load any more, and below them why. Expires.
@@ -160,6 +161,13 @@ People
     link:{key}      string  A link to the console that works once, by a digest. Expires.
     login:{key}     string  How many logins have failed from some addresses. Expires.
     wait:{key}      string  No login from those addresses is examined while it exists. Expires.
+
+Alerts; see alert_store.py
+    alerts          hash    "rule|subject" of each alert that fires -> since (ms), text, as JSON.
+    alert_messages  hash    "id|target" -> a message that a target has not accepted yet, as JSON. Expires.
+    alert_due       zset    Those that will be sent, by when (ms). One that is not here was given up.
+    alert_marks     string  For each store the deliveries that were accepted and refused when it last accepted one, as
+                            JSON.
 
 Not ours
     rq:queue:{rq queue}, rq:job:wake-{queue}, rq:queues     The wake-up, written as RQ writes it.
@@ -247,6 +255,10 @@ HISTORY_PLACE = PREFIX + "history_place"
 LEADER = PREFIX + "leader"
 HISTORY = PREFIX + "history"
 JOURNAL = PREFIX + "journal"
+ALERTS = PREFIX + "alerts"
+ALERT_MESSAGES = PREFIX + "alert_messages"
+ALERT_DUE = PREFIX + "alert_due"
+ALERT_MARKS = PREFIX + "alert_marks"
 AUDIT = PREFIX + "audit"
 SESSION = PREFIX + "session:"
 LINK = PREFIX + "link:"

@@ -16,6 +16,8 @@ from receiver.inbox.redis.script_runner import ScriptCall
 
 WORKER_SECONDS = 20
 """Seconds after its last heartbeat for which a worker is shown."""
+CHILD_PROCESSES = "child_processes"
+"""The field with the number of a worker's child processes. RQ has no such field."""
 FAILED_JOB_SECONDS = 365 * 24 * 3600
 """RQ's default for failed jobs."""
 

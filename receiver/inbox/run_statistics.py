@@ -17,9 +17,12 @@ from receiver.inbox.outcomes import Outcome, OutcomeKind
 from receiver.inbox.queries.damage import as_text, read_each
 
 KEPT_DAYS = 8
+RECENT = timedelta(minutes=5)
 _COUNTED = frozenset(OutcomeKind) - {OutcomeKind.RELEASE}
 _RECEIVED = 4
 """The place of `received` in EVENT_FIELDS."""
+_DURATION, _WAITED = "d", "w"
+_ALL = "all"
 
 
 class _Ended(NamedTuple):
@@ -40,6 +43,9 @@ class HandlerRuns:
     """How many attempts took less than two to the power of a number, in us, and not less than half of that."""
     waiting: Mapping[int, int]
     """The same for the time from the arrival of an event to the begin of its first attempt."""
+    duration_us: int = 0
+    """The sum of all durations."""
+    waiting_us: int = 0
 
     @staticmethod
     def percentile(buckets: Mapping[int, int], share: float) -> float | None:
@@ -58,68 +64,106 @@ class RunStatistics:
     def __init__(self, client: Redis) -> None:
         self._client = client
         self._counts: Counter[_Ended] = Counter()
+        self._sums: Counter[tuple[str, str]] = Counter()
+        """By handler and field, in us."""
 
     def add(self, outcome: Outcome, now: float) -> None:
         """`now` is the time in ms."""
         run, ms = outcome.run, outcome.detail.get("ms")
         if outcome.kind not in _COUNTED or not run.handler:
             return
-        waited = -1
+        duration = waited = -1
+        if ms is not None:
+            duration = self._measured(run.handler, _DURATION, ms)
         if not (run.attempts or run.losses or run.replays):
-            waited = _bucket(now - (ms or 0.0) - to_number(run.stored.values[_RECEIVED]))
-        self._counts[_Ended(run.handler, outcome.kind, -1 if ms is None else _bucket(ms), waited)] += 1
+            waited = self._measured(run.handler, _WAITED, now - (ms or 0.0) - to_number(run.stored.values[_RECEIVED]))
+        self._counts[_Ended(run.handler, outcome.kind, duration, waited)] += 1
+
+    def _measured(self, handler: str, what: str, ms: float) -> int:
+        """Add a time to its sum. Returns its power of two."""
+        us = max(0, int(ms * 1000))
+        self._sums[handler, f"{what}s"] += us
+        return us.bit_length()
 
     def flush(self) -> None:
         """Write the counts. If the server does not answer, they stay for the next time."""
         counts, self._counts = self._counts, Counter()
+        sums, self._sums = self._sums, Counter()
         if not counts:
             return
-        fields: Counter[tuple[str, str]] = Counter()
+        fields = Counter(sums)
         for one, number in counts.items():
             fields[one.handler, one.kind] += number
-            for name, bucket in (("d", one.duration), ("w", one.waited)):
+            for name, bucket in ((_DURATION, one.duration), (_WAITED, one.waited)):
                 if bucket >= 0:
                     fields[one.handler, f"{name}{bucket}"] += number
         pipeline = self._client.pipeline(transaction=False)
-        today = datetime.now(UTC)
+        now, days = datetime.now(UTC), timedelta(days=KEPT_DAYS + 1)
+        periods = {_day(now): days, _ALL: days, _slot(now): 3 * RECENT}
         for (handler, field), number in fields.items():
-            pipeline.hincrby(_key(today, handler), field, number)
+            for period in periods if field in _COUNTED else (_day(now), _ALL):
+                pipeline.hincrby(_key(period, handler), field, number)
         for handler in {one.handler for one in counts}:
-            pipeline.expire(_key(today, handler), timedelta(days=KEPT_DAYS + 1))
+            for period, kept in periods.items():
+                pipeline.expire(_key(period, handler), kept)
         try:
             pipeline.execute(raise_on_error=False)  # a damaged key costs only its own counts
         except RedisError:
             self._counts.update(counts)
+            self._sums.update(sums)
             raise
 
 
 def runs_of(client: Redis, handlers: Sequence[str], *, days: int = 1) -> dict[str, HandlerRuns]:
     """The runs of each handler that ended today and on some days before, in UTC."""
-    pipeline = client.pipeline(transaction=False)
     now = datetime.now(UTC)
+    return _read(client, handlers, [_day(now - timedelta(days=before)) for before in range(days)])
+
+
+def all_runs_of(client: Redis, handlers: Sequence[str]) -> dict[str, HandlerRuns]:
+    """All runs of each handler that have ended, as long as one did within KEPT_DAYS: these numbers only grow."""
+    return _read(client, handlers, [_ALL])
+
+
+def recent_runs_of(client: Redis, handlers: Sequence[str]) -> dict[str, HandlerRuns]:
+    """The runs of each handler that ended in the last five to ten minutes, by outcome only."""
+    now = datetime.now(UTC)
+    return _read(client, handlers, [_slot(now), _slot(now - RECENT)])
+
+
+def _read(client: Redis, handlers: Sequence[str], periods: Sequence[str]) -> dict[str, HandlerRuns]:
+    pipeline = client.pipeline(transaction=False)
     for handler in handlers:
-        for before in range(days):
-            pipeline.hgetall(_key(now - timedelta(days=before), handler))
-    found = read_each(pipeline)
-    return {name: _read(found[place * days : (place + 1) * days]) for place, name in enumerate(handlers)}
+        for period in periods:
+            pipeline.hgetall(_key(period, handler))
+    found, many = read_each(pipeline), len(periods)
+    return {name: _sum(found[place * many : (place + 1) * many]) for place, name in enumerate(handlers)}
 
 
-def _read(days: Iterable[Mapping[bytes, bytes] | None]) -> HandlerRuns:
+def _sum(periods: Iterable[Mapping[bytes, bytes] | None]) -> HandlerRuns:
     outcomes: Counter[str] = Counter()
-    buckets: dict[str, Counter[int]] = {"d": Counter(), "w": Counter()}
-    for fields in days:
+    buckets: dict[str, Counter[int]] = {_DURATION: Counter(), _WAITED: Counter()}
+    sums: Counter[str] = Counter()
+    for fields in periods:
         for name, value in (fields or {}).items():
             text = as_text(name)
             if text in _COUNTED:
                 outcomes[text] += to_number(value)
             elif text[:1] in buckets and text[1:].isdecimal():
                 buckets[text[0]][int(text[1:])] += to_number(value)
-    return HandlerRuns(dict(outcomes), dict(buckets["d"]), dict(buckets["w"]))
+            else:
+                sums[text] += to_number(value)
+    duration, waited = (dict(buckets[name]) for name in (_DURATION, _WAITED))
+    return HandlerRuns(dict(outcomes), duration, waited, sums[f"{_DURATION}s"], sums[f"{_WAITED}s"])
 
 
-def _bucket(ms: float) -> int:
-    return max(0, int(ms * 1000)).bit_length()
+def _day(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d}"
 
 
-def _key(day: datetime, handler: str) -> str:
-    return f"{keys.RUNS}{day:%Y-%m-%d}:{handler}"
+def _slot(moment: datetime) -> str:
+    return f"recent-{int(moment.timestamp() // RECENT.total_seconds())}"
+
+
+def _key(period: str, handler: str) -> str:
+    return f"{keys.RUNS}{period}:{handler}"

@@ -66,6 +66,16 @@ class CheckResult:
     held_back: str = ""
     """Why nothing is created for some topics, and on the next line the fix."""
 
+    @property
+    def missing(self) -> int:
+        """The number of changes without which events do not arrive."""
+        return sum(change.get("action") != "delete" for change in self.pending)
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether the store's events may not arrive until a person does something."""
+        return bool(self.unknown or self.held_back or self.missing)
+
 
 @dataclass(frozen=True)
 class Repair:

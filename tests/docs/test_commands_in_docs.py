@@ -26,6 +26,7 @@ TESTED_ELSEWHERE = {
     "client.md": "test_store_pages.py",
     "sandbox.md": "test_store_pages.py",
     "subscriptions.md": "test_store_pages.py",
+    "operating/alerts.md": "../workers/runtime/test_alerts.py",
     "operating/replaced-redis.md": "test_store_pages.py",
     "operating/spool.md": "test_store_pages.py",
     "operating/stores.md": "test_store_pages.py",

@@ -31,6 +31,8 @@ ALL_OF_A_KIND = {
 BY_PAGE = {
     ("docs/client.md", "python"): "../workers/storeapi/test_pages.py",
     ("docs/logs.md", "json"): "test_logs_page.py",
+    ("docs/operating/alerts.md", "json"): "../workers/runtime/test_alerts.py",
+    ("docs/operating/metrics.md", "yaml"): "../workers/console/test_metrics.py",
     ("docs/history.md", "sql"): "test_history_page.py",
     ("docs/history.md", "sqlite"): "test_history_page.py",
 }

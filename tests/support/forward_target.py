@@ -29,7 +29,7 @@ class Target(ThreadingHTTPServer):
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Recorder)
         self.received: list[Received] = []
-        self.answer: tuple[int, dict[str, str], bytes] = (200, {}, b"")
+        self.answer: tuple[int, dict[str, str], bytes] | None = (200, {}, b"")
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def handle_error(self, *_: object) -> None:
@@ -39,8 +39,22 @@ class Target(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def answer_to(self, received: Received) -> tuple[int, dict[str, str], bytes]:
+    def answer_to(self, received: Received) -> tuple[int, dict[str, str], bytes] | None:
+        """None closes the connection without an answer."""
         self.received.append(received)
+        return self.answer
+
+
+class HangingTarget(Target):
+    """Answers no request until the test says so."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        super().__init__()
+
+    def answer_to(self, received: Received) -> tuple[int, dict[str, str], bytes] | None:
+        self.received.append(received)
+        self.answers.wait(60)
         return self.answer
 
 
@@ -48,11 +62,18 @@ class _Recorder(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
+    def do_GET(self) -> None:
+        self.do_POST()
+
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
+        body = self.rfile.read(int(self.headers.get("content-length", "0")))
         headers = {name.lower(): value for name, value in self.headers.items()}
         server: Target = self.server  # type: ignore[assignment]
-        status, more, content = server.answer_to(Received(self.path, headers, body))
+        answer = server.answer_to(Received(self.path, headers, body))
+        if answer is None:
+            self.close_connection = True
+            return
+        status, more, content = answer
         self.send_response(status)
         for name, value in {"content-length": str(len(content)), **more}.items():
             self.send_header(name, value)
@@ -72,7 +93,7 @@ class FlakyTarget(Target):
         self._share = share
         super().__init__(port)
 
-    def answer_to(self, received: Received) -> tuple[int, dict[str, str], bytes]:
+    def answer_to(self, received: Received) -> tuple[int, dict[str, str], bytes] | None:
         if random.random() < self._share:
             return 500, {}, b"out of luck"
         try:

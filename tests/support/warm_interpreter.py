@@ -155,6 +155,7 @@ def _import_what_programs_import() -> None:
         importlib.import_module(name)
     importlib.import_module("workers.__main__")
     importlib.import_module("workers.runtime.worker.__main__")
+    importlib.import_module("workers.runtime.alerting.alert_sending")
     for name in PROGRAMS.values():
         sys.modules.pop(name, None)
     gc.collect()

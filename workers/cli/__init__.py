@@ -48,11 +48,12 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "size": ("size", "Show the memory, disk and processes that events need."),
         "topics": ("topics", "List the event names that stores send, and their handlers."),
         "audit": ("audit", "List what people did, newest first."),
+        "alerts": ("alerts", "List alerts and their rules; send a test."),
         "verify": ("verify", "Explain why a delivery's signature is valid or not."),
         "send": ("send", "Send a signed event as the store would, and follow it."),
     },
     "Nouns (without a command, each one lists)": {
-        "events": ("events", "List, show, replay and reread events."),
+        "events": ("events", "List, show, tail, replay and reread events."),
         "failures": ("failures", "List, show, replay and drop failures."),
         "refused": ("refused", "List, show, release and drop refused deliveries."),
         "hosts": ("hosts", "List and forget hosts, and accept that Redis was replaced."),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,11 @@ from receiver.contract.event import UNREADABLE, form_fields
 from receiver.inbox import Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.cursors import Cursor
-from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord, read_summary
+from receiver.inbox.queries.events import EventRecord, RunRecord
 from workers.cli import output
 from workers.cli.auditing import record
 from workers.cli.events_reread import reread
-from workers.cli.listing import RowList, follow_option
+from workers.cli.events_tail import event_list, event_row, tail
 from workers.cli.options import (
     UNREADABLE_HINT,
     Moment,
@@ -41,20 +41,16 @@ from workers.cli.options import (
 from workers.cli.replay_run import run_replay
 from workers.history.event_filter import EventFilter, where_of
 from workers.operations.all_events import AllEvents
-from workers.operations.arrivals import EventArrivals
 from workers.operations.replay import Replay, Selection, matching_runs
-
-LISTING = RowList(
-    cells={"status": output.state}, drop=("delivery_id", "source", "resource_id"), shorten=("store", "topic")
-)
 
 
 @click.group(cls=Noun)
 def events() -> None:
-    """List, show, replay and reread events."""
+    """List, show, tail, replay and reread events."""
 
 
 events.add_command(reread)
+events.add_command(tail)
 
 
 @events.command("list")
@@ -71,7 +67,6 @@ events.add_command(reread)
 @click.option("--until", type=Moment(), help="Only events accepted before then.")
 @before_option
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of events.")
-@follow_option
 @json_option
 def list_events(
     where: tuple[str, ...] = (),
@@ -82,18 +77,12 @@ def list_events(
     until: datetime | None = None,
     before: Cursor | None = None,
     limit: int = 50,
-    follow: bool = False,
     json_: bool = False,
     **texts: str | None,
 ) -> None:
-    """List events, newest first, those in the history included.
-
-    With --follow the newest is the last, and new events come after it, in the order in which they are accepted.
-    """
+    """List events, newest first, those in the history included."""
     config = load_config()
-    shown = (
-        replace(LISTING, drop=(*LISTING.drop[:2], "store", *LISTING.drop[2:])) if len(config.stores) == 1 else LISTING
-    )
+    shown = event_list(config)
     wanted = EventFilter(
         where=tuple(map(where_of, where)),
         resource_id=resource or "",
@@ -103,14 +92,6 @@ def list_events(
         **{name: text or "" for name, text in texts.items()},
     )
     stored = all_events(config, connect_reader(config))
-    if follow:
-        if status or until or before or wanted.handler or wanted.result or wanted.error:
-            raise ConfigError(
-                "--follow shows events when they are accepted, before they have runs: "
-                "leave out --status, --handler, --result, --error, --until and --before"
-            )
-        _follow(shown, stored, wanted, limit, json_)
-        return
     listing = stored.find(wanted, status=status, before=before, limit=limit)
     found = listing.events
     if listing.fault:
@@ -120,36 +101,19 @@ def list_events(
             f"looked back to {listing.looked_back_to:%Y-%m-%dT%H:%M:%SZ}, and found {counted(len(found), 'event')}; "
             f"to go on from there, add --before {listing.next}"
         )
-    shown.show([_row(one) for one in found], json_=json_)
+    shown.show([event_row(one) for one in found], json_=json_)
     if json_:
         return
     if listing.next and not listing.looked_back_to and found:
         output.echo(f"\nFor earlier ones, add --before {listing.next}")
     if found:
-        output.next_command(f"storehooks events show {found[0].id}  its payload and its runs")
+        output.next_command(
+            f"storehooks events show {found[0].id}  its payload and its runs",
+            "storehooks events tail  new ones as they come",
+        )
     else:
         output.echo("no events found")
         output.next_command(*(f"{command}  send one" for command in send_command(config)))
-
-
-def _row(one: EventSummary) -> dict[str, Any]:
-    names = ("received_at", "store", "topic", "resource_id", "status", "source", "delivery_id", "id")
-    return {name: getattr(one, name) for name in names}
-
-
-def _follow(shown: RowList, stored: AllEvents, wanted: EventFilter, limit: int, json_: bool) -> None:
-    arrivals = EventArrivals(stored, store=wanted.store, content=bool(wanted.where))
-    listed = stored.find(replace(wanted, until=arrivals.cursor + 1), limit=limit).events
-    shown.follow(map(_row, reversed(listed)), lambda: _arrived(arrivals, wanted), json_=json_)
-
-
-def _arrived(arrivals: EventArrivals, wanted: EventFilter) -> Iterator[dict[str, Any]]:
-    told = arrivals.fault
-    for one in arrivals.new():
-        if wanted.is_met_by(one.event):
-            yield _row(read_summary(one.id, one.fields))
-    if arrivals.fault and not told:
-        output.warn(f"only events in Redis are shown, because the history cannot be read: {arrivals.fault}")
 
 
 def _microseconds(moment: datetime) -> int:

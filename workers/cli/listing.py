@@ -67,6 +67,20 @@ class RowList:
         return [self.cells.get(name, _text)(value) for name, value in row.items()]
 
 
+def repeat(show: Callable[[], None], *, every: float) -> None:
+    """Show something again and again, on a terminal in the same place, until Ctrl-C or until nothing reads it."""
+    try:
+        while not _reader_is_gone():
+            output.clear()
+            try:
+                show()
+            except (ConnectionError, TimeoutError) as error:
+                output.warn(f"Redis does not answer: {error}")
+            time.sleep(every)
+    except KeyboardInterrupt:
+        output.echo(err=True)
+
+
 class _GrowingTable:
     """A table whose rows come one after the other. Its columns grow with what is printed."""
 

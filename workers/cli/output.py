@@ -54,7 +54,7 @@ STYLES: Mapping[str, str] = {
     **dict.fromkeys(("ok", "on", "yes", "done", "settled", "accepted", "confirmed", "documented", "valid"), "green"),
     **dict.fromkeys(("warn", "open", "waiting", "running", "retry", "retrying", "paused"), "yellow"),
     **dict.fromkeys(("duplicate", "unknown", "would match"), "yellow"),
-    **dict.fromkeys(("fail", "failed", "raised", "refused", "no match", "not valid"), "red"),
+    **dict.fromkeys(("fail", "failed", "firing", "raised", "refused", "no match", "not valid"), "red"),
     **dict.fromkeys(("no", "dropped", "skipped", "assumed"), "dim"),
 }
 """The colour of each state."""
@@ -180,6 +180,12 @@ def confirm(action: str, *, yes: bool, note: str = "") -> None:
         raise ConfigError(f"this would {action}{f'; {note}' if note else ''}; confirm it with --yes")
     question = f"{action[:1].upper()}{action[1:]}?{f' {note[:1].upper()}{note[1:]}.' if note else ''}"
     click.confirm(escaped(question), abort=True, err=True)
+
+
+def clear() -> None:
+    """Make a terminal empty."""
+    if is_terminal(sys.stdout):
+        click.clear()
 
 
 def as_json(value: Any, *, indent: bool = True) -> None:

@@ -7,14 +7,17 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import click
+from redis import Redis
 
+from receiver.config import Config
 from receiver.contract.diagnosis.formatting import counted, waits
 from receiver.inbox import EventQueries
 from workers.cli import output
-from workers.cli.listing import RowList
+from workers.cli.listing import RowList, repeat
 from workers.cli.options import Command, connect_to_list_hosts, json_option, load_config
 from workers.operations.host_spools import Host, find_hosts, total_spooled
 
+WATCH_EVERY = 1.0
 SHOWN_FIRST = ("accepted", "settled", "open", "failed", "refused", "duplicates")
 SINCE_WHEN = "Open and failed are of now; the other counts are of all time since the data in Redis began."
 LISTING = RowList(
@@ -24,16 +27,23 @@ LISTING = RowList(
 
 
 @click.command(cls=Command)
+@click.option("--watch", is_flag=True, help="Show them every second, until Ctrl-C; JSON has one document on each line.")
 @json_option
-def stats(json_: bool) -> None:
+def stats(watch: bool, json_: bool) -> None:
     """Show event counts. Always: accepted = settled + open + failed."""
     config = load_config()
     client = connect_to_list_hosts(config)
-    queries = EventQueries(client)
-    counters, hosts = queries.counters(), find_hosts(config, client)
+    if watch:
+        repeat(lambda: _show(config, client, json_=json_, indent=False), every=WATCH_EVERY)
+    else:
+        _show(config, client, json_=json_)
+
+
+def _show(config: Config, client: Redis, *, json_: bool, indent: bool = True) -> None:
+    counters, hosts = EventQueries(client).counters(), find_hosts(config, client)
     if json_:
         spooled = {"spooled": total_spooled(hosts), "hosts": {one.name: one.as_json() for one in hosts}}
-        output.as_json({**counters.as_json(), **spooled})
+        output.as_json({**counters.as_json(), **spooled}, indent=indent)
         return
     output.line(equation(counters.total), indent=2)
     output.line(SINCE_WHEN, indent=2)

@@ -24,6 +24,7 @@ from workers.console import (
     events_view,
     failures_view,
     login_view,
+    metrics_view,
     overview_view,
     refused_view,
     rehearsal_view,
@@ -38,8 +39,8 @@ from workers.history.past_events import HistoryError
 
 MAX_FORM_BYTES = 400 << 10
 REDIS_SECONDS = 5.0
-PUBLIC = ("static", "login.form", "login.log_in", "login.spend_link")
-"""Endpoints that need no login."""
+PUBLIC = ("static", "login.form", "login.log_in", "login.spend_link", "metrics.page")
+"""Endpoints that need no login; the metrics have a token of their own."""
 FOR_VIEWERS = ("login.log_out", *PUBLIC)
 """The only POSTs that a viewer may send."""
 VIEWS = (
@@ -54,6 +55,7 @@ VIEWS = (
     resend_view,
     rehearsal_view,
     login_view,
+    metrics_view,
 )
 
 log = logs.get("console")

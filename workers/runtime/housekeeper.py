@@ -30,6 +30,7 @@ from workers.runtime.failure_log import log_failed_runs
 from workers.runtime.server_outage import ServerOutage, wait_for_server
 
 if TYPE_CHECKING:
+    from workers.runtime.alerting.alert_sending import AlertThread
     from workers.runtime.history_thread import HistoryThread
     from workers.subscriptions.repair import SubscriptionCheck
 
@@ -59,6 +60,7 @@ class Housekeeper:
         self._known_data = KnownData(config.data_dir, log, ack=config.redis.ack)
         self._subscription_check: SubscriptionCheck | None = None
         self._history: HistoryThread | None = None
+        self._alerts: AlertThread | None = None
 
     def round(self) -> None:
         """One tick and the maintenance that is due, if this housekeeper leads."""
@@ -72,7 +74,11 @@ class Housekeeper:
                 for task, every in MAINTENANCE:
                     if self._schedule.due(task.__name__, every):
                         task(self.housekeeping, self._config)
+                if self._schedule.due("alerts", maintenance.ALERTS_EVERY):
+                    maintenance.alerts(self.housekeeping, self._config)
             self._outage.worked()
+            if self._alerts is not None:
+                self._alerts.rounded(leads)
         except RedisError as error:
             self._outage.failed(error)
             self._no_lapses_before = time.monotonic() + LEASE_MS / 1000
@@ -101,8 +107,23 @@ class Housekeeper:
             self._history = HistoryThread(lambda: self._config)
             self._history.start()
 
+    def send_alerts(self) -> None:
+        """Start sending alerts, if there is a target or a heartbeat."""
+        alerts = self._config.alerts
+        if self._alerts is None and (alerts.targets or alerts.heartbeat_url.get_secret_value()):
+            from workers.runtime.alerting.alert_sending import AlertThread  # it loads an HTTP client
+
+            self._alerts = AlertThread(lambda: self._config)
+            self._alerts.start()
+
+    def start_threads(self) -> None:
+        """Start what the config asks for and does not run yet."""
+        self.check_subscriptions()
+        self.move_to_history()
+        self.send_alerts()
+
     def stop(self) -> None:
-        for thread in (self._history, self._subscription_check):
+        for thread in (self._history, self._subscription_check, self._alerts):
             if thread is not None:
                 thread.stop()
 
@@ -139,14 +160,12 @@ def run(explicit: str | None) -> int:
     client = connect_to(config.redis, timeout=max(config.redis.timeout, 2.0))
     housekeeper = Housekeeper(Housekeeping(client), config)
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    housekeeper.check_subscriptions()
-    housekeeper.move_to_history()
+    housekeeper.start_threads()
     while not {signal.SIGTERM, signal.SIGINT} & set(signals.seen):
         if signal.SIGHUP in signals.seen:
             signals.seen.remove(signal.SIGHUP)
             housekeeper.reload_config(explicit)
-            housekeeper.check_subscriptions()
-            housekeeper.move_to_history()
+            housekeeper.start_threads()
         housekeeper.round()
         signals.wait(TICK_EVERY)
     housekeeper.stop()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from redis.exceptions import ResponseError
+
 from receiver import logs
 from receiver.config import Config
 from receiver.inbox import EventQueries, Housekeeping
+from receiver.inbox.alert_store import AlertStore
 from receiver.inbox.housekeeping import OPEN_SLICE
+from receiver.inbox.queries.damage import PartialReader, is_wrong_type
+from workers.runtime.alerting.alert_rules import broken_rules
 from workers.runtime.failure_log import log_failed_runs
 
 SLICES_AT_ONCE = 20
 BULK_SECONDS = 0.25
 """How long bulk actions are carried on in one round."""
+ALERTS_EVERY = 10.0
 
 log = logs.get("maintenance")
 
@@ -48,6 +54,19 @@ def _trim_to_newest(housekeeping: Housekeeping, store: str, *, keep: int, window
 def sample(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  all tasks are called alike
     """Write the counters into their time series, at the beginning of each ten seconds."""
     housekeeping.sampler.sample()
+
+
+def alerts(housekeeping: Housekeeping, config: Config) -> None:
+    """Judge the rules of `[alerts]`. The alert thread sends what that leads to."""
+    broken = broken_rules(config, PartialReader(housekeeping.client))
+    try:
+        fired, recovered = AlertStore(housekeeping.client).judge(broken, config.alerts.targets)
+    except ResponseError as error:
+        if is_wrong_type(error):  # `doctor` names the key, and ticks must go on
+            return
+        raise
+    if fired or recovered:
+        log.warning("alerts; see `storehooks alerts`", fired=fired, recovered=recovered)
 
 
 def oldest_open(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001  all tasks are called alike

@@ -25,6 +25,7 @@ from redis import Redis
 from receiver.contract.event import follow
 from receiver.contract.records import Record, as_json, make
 from workers.storeapi import exact_json
+from workers.storeapi.call_counts import CallCounts
 from workers.storeapi.catalogue import Catalogue, Operation, bundled_catalogue, total_at
 from workers.storeapi.confirmations import Confirmations
 from workers.storeapi.error_advice import error_for, store_words
@@ -91,6 +92,7 @@ class Client:
             token_header=token_header,
             store_limit=_store_limit(redis, self.store, rate_limit),
             overall_limit=_overall_limit(redis, overall_rate),
+            count=CallCounts(redis, self.store).add,
         )
         self.confirmations = Confirmations(redis, self.store)
         self._proven: set[str] = set()

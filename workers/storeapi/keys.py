@@ -10,6 +10,7 @@
                                          The limit of all stores together has the empty name
     api:tried                    hash    store|GROUP.OPERATION|METHOD PATH -> the day it was first called
     api:confirmed                hash    store|GROUP.OPERATION|METHOD PATH -> the day it first answered 2xx
+    api:calls                    hash    store|status -> how many calls were answered so; see call_counts.py
 
 get_token.lua    KEYS token, lock, error    ARGV caller id, lock duration (ms), fingerprint of a refused token,
                                             longest pause after an error (ms)
@@ -33,6 +34,7 @@ from receiver.inbox.keys import PREFIX
 
 TRIED = f"{PREFIX}api:tried"
 CONFIRMED = f"{PREFIX}api:confirmed"
+CALLS = f"{PREFIX}api:calls"
 
 
 def token_keys(store: str, fingerprint: str) -> list[str]:

@@ -47,6 +47,9 @@ _LOST = {
     "repairs:{store}": "without it, past repairs are not listed",
     "replaced_urls": "without it, subscriptions under former URLs are not removed",
     "bulk bulk_open": "without it, bulk actions are not listed, and those that were at work end; start them again",
+    "alerts": "without it, alerts that fire are sent once more",
+    "alert_messages alert_due": "without it, messages that no target has accepted yet are not sent",
+    "alert_marks": _REWRITTEN,
     "audit": "without it, what people did before is not listed",
     "removed": "without it, removed stores are repaired again by workers with an old config",
 }

@@ -10,8 +10,10 @@ from redis import Redis
 
 from receiver.inbox import keys
 from receiver.inbox.model import resource_digest, to_number
+from receiver.inbox.outcomes import EventStatus
 from receiver.inbox.queries.cursors import MAX_SCANNED_BYTES
 from receiver.inbox.queries.damage import DAMAGED, as_text, read_each
+from receiver.inbox.redis.connecting import server_ms
 
 PAGE = 200
 
@@ -45,6 +47,21 @@ def open_since(client: Redis) -> int:
     pipeline = client.pipeline(transaction=False)
     pipeline.get(keys.OPEN_SINCE)
     return to_number(read_each(pipeline)[0])
+
+
+def oldest_open_age(client: Redis) -> float:
+    """The age (s) of the oldest open event; 0 if none is open. Too high if no housekeeper works."""
+    found: Any = client.zrange(
+        keys.INDEX, open_since(client), "+inf", byscore=True, offset=0, num=PAGE, withscores=True
+    )
+    pipeline = client.pipeline(transaction=False)
+    for event_id, _ in found:
+        pipeline.hget(keys.EVENT + as_text(event_id), "state")
+    states = read_each(pipeline)
+    accepted = next((at for (_, at), state in zip(found, states, strict=True) if state == EventStatus.OPEN.encode()), 0)
+    if not accepted and len(found) == PAGE:
+        accepted = found[-1][1]  # no open event is older
+    return max(0.0, server_ms(client) / 1000 - accepted / 1e6) if accepted else 0.0
 
 
 def newest_of_resource(client: Redis, *, store: str, kind: str, resource_id: str) -> int | None:

@@ -47,6 +47,8 @@ class Counters:
 
     total: dict[str, int]
     stores: dict[str, dict[str, int]]
+    other: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By name and store those that are not in COUNTED, such as `repairs`, and `refused:` with each reason."""
 
     def as_json(self) -> dict[str, Any]:
         return {**self.total, "stores": self.stores}
@@ -171,13 +173,16 @@ class EventQueries:
         """All counters, read in one call, so that they belong to one moment. The total is the sum over all stores."""
         total = dict.fromkeys(COUNTED, 0)
         stores: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
+        other: dict[tuple[str, str], int] = {}
         found: Any = self.client.hgetall(keys.COUNTERS)
         for field_name, number in read_numbers(self.client, keys.COUNTERS, found).items():
             name, _, store = field_name.partition("|")
             if store and name in COUNTED:
                 stores[store][name] = number
                 total[name] += number
-        return Counters(total, dict(stores))
+            else:
+                other[name, store] = number
+        return Counters(total, dict(stores), other)
 
     def busy_limits(self) -> dict[str, datetime]:
         """Limits, or h:HANDLER, for which a handler raised Busy, and until when."""

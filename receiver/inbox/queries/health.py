@@ -12,10 +12,10 @@ from redis import Redis
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
 from receiver.inbox.leases import LEADS_FOR_MS
-from receiver.inbox.model import from_ms
+from receiver.inbox.model import from_ms, to_number
 from receiver.inbox.queries.damage import as_text, read_numbers
 from receiver.inbox.redis.connecting import server_ms
-from receiver.inbox.rq_records import WORKER_SECONDS
+from receiver.inbox.rq_records import CHILD_PROCESSES, WORKER_SECONDS
 
 SAMPLE = 20
 """Number of events whose memory use is measured."""
@@ -35,6 +35,7 @@ class Heartbeat:
     plugin_fault: str = ""
     """Why it cannot load a plugin any more."""
     faulty_plugins: tuple[str, ...] = ()
+    child_processes: int = 0
 
     @property
     def host(self) -> str:
@@ -68,7 +69,7 @@ class HealthQueries:
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
             pipeline.ttl(name)
-            pipeline.hmget(name, "queues", "last_heartbeat", OUR_MARK)
+            pipeline.hmget(name, "queues", "last_heartbeat", OUR_MARK, CHILD_PROCESSES)
             pipeline.get(keys.PLUGIN_FAULT + name.removeprefix(keys.RQ_WORKER))
         replies = pipeline.execute()
         return [
@@ -78,8 +79,9 @@ class HealthQueries:
                 moment,
                 as_text(fault or b"").partition("\n")[2],
                 tuple(as_text(fault or b"").partition("\n")[0].split()),
+                to_number(children),
             )
-            for name, ttl, (queues, at, ours), fault in zip(
+            for name, ttl, (queues, at, ours, children), fault in zip(
                 names, replies[::3], replies[1::3], replies[2::3], strict=True
             )
             # With a longer ttl the clock was set back, and it may be dead.

@@ -16,9 +16,9 @@ from redis.exceptions import RedisError
 from receiver.inbox import Declaration, Outcome, Run, connect, keys
 from receiver.inbox.host_refusals import publish_refusals, refusals_of_hosts
 from receiver.inbox.outcomes import OutcomeKind
-from receiver.inbox.queries.event_pages import newest_of_resource, open_since
+from receiver.inbox.queries.event_pages import newest_of_resource, oldest_open_age, open_since
 from receiver.inbox.queries.handlers import HandlerQueries
-from receiver.inbox.run_statistics import RunStatistics, runs_of
+from receiver.inbox.run_statistics import RunStatistics, all_runs_of, recent_runs_of, runs_of
 from receiver.spool import open_events
 from tests.receiver.inbox.test_inbox import GREET, claim_one, lapse, route
 from tests.support.harness import System, eventually
@@ -180,8 +180,24 @@ def test_runs_are_counted_by_outcome_duration_and_waiting_time(system: System) -
     assert found[HANDLER].waiting == {20: 2}
     assert found[HANDLER].percentile(found[HANDLER].durations, 0.99) == 4.096
     assert found["shop.other"].percentile(found["shop.other"].durations, 0.5) is None
-    (key,) = system.client.scan_iter(f"{keys.RUNS}*")
-    assert 8 * 86400 < system.client.ttl(key) <= 9 * 86400
+    assert found[HANDLER].duration_us == 7_400
+    assert found[HANDLER].waiting_us == 2_000_000 - 3_900
+    assert all_runs_of(system.client, [HANDLER]) == {HANDLER: found[HANDLER]}
+    assert recent_runs_of(system.client, [HANDLER])[HANDLER].outcomes == found[HANDLER].outcomes
+    assert recent_runs_of(system.client, [HANDLER])[HANDLER].durations == {}
+    kept = sorted(system.client.ttl(key) for key in system.client.scan_iter(f"{keys.RUNS}*"))
+    assert 600 < kept[0] <= 900
+    assert 8 * 86400 < kept[1] <= kept[2] <= 9 * 86400
+
+
+def test_all_runs_are_counted_over_days(system: System) -> None:
+    statistics = RunStatistics(system.client)
+    for _ in range(2):
+        statistics.add(Outcome(run_of(system), OutcomeKind.DONE, {"ms": 1.0}), time.time() * 1000)
+        statistics.flush()
+        system.client.delete(*system.client.keys(f"{keys.RUNS}2*"))
+    assert runs_of(system.client, [HANDLER])[HANDLER].outcomes == {}
+    assert all_runs_of(system.client, [HANDLER])[HANDLER].outcomes == {"done": 2}
 
 
 def test_statistics_wait_for_the_server(system: System, tmp_path: Path) -> None:
@@ -310,6 +326,20 @@ def test_the_time_before_which_no_event_is_open_moves_on(system: System) -> None
     first, *_ = accepted
     system.administration.reopen([f"{first}|{HANDLER}"], {HANDLER: "default"})
     assert open_since(system.client) == accepted[first]
+
+
+def test_the_oldest_open_event_has_an_age(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle(system)
+    assert oldest_open_age(system.client) == 0
+    oldest = system.accept()
+    system.accept()
+    system.client.zincrby(keys.INDEX, -60e6, oldest)
+    system.housekeeping.advance_open()
+    assert 60 <= oldest_open_age(system.client) < 90
+    monkeypatch.setattr("receiver.inbox.queries.event_pages.PAGE", 1)
+    system.client.delete(keys.OPEN_SINCE)
+    system.client.hset(keys.EVENT + oldest, "state", "settled")
+    assert 60 <= oldest_open_age(system.client) < 90, "the others were not read, and none is older"
 
 
 def test_open_events_are_searched_from_there_on(system: System) -> None:

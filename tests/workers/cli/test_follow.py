@@ -1,4 +1,4 @@
-"""`--follow`: what comes is printed once, in order, and the command ends at Ctrl-C and when nothing reads it."""
+"""`events tail` and `--follow`: what comes is printed once, in order, until Ctrl-C or until nothing reads it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from receiver.inbox import Outcome, keys
+from receiver.inbox.outcomes import OutcomeKind
+from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System, eventually, own_server
 from tests.workers.cli.test_command_rules import failed_event, refuse
 
@@ -19,7 +24,8 @@ class Following:
     """A command that follows, with its output so far."""
 
     def __init__(self, system: System, *arguments: str) -> None:
-        command = [sys.executable, "-m", "workers.cli", *arguments, "--follow", "--config", str(system.config_file)]
+        follow = [] if "tail" in arguments or "--watch" in arguments else ["--follow"]
+        command = [sys.executable, "-m", "workers.cli", *arguments, *follow, "--config", str(system.config_file)]
         self.file = system.folder / "followed"
         with open(self.file, "wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
@@ -54,7 +60,7 @@ def test_events_are_printed_in_order_of_acceptance_until_ctrl_c(
     system: System, follow: Callable[..., Following]
 ) -> None:
     before = [system.accept("order.created") for _ in range(3)]
-    following = follow("events", "--json", "--limit", "2", "--topic", "order.*")
+    following = follow("events", "tail", "--json", "--limit", "2", "--topic", "order.*")
     following.has(before[2])
     others = [system.accept("product.updated")]
     after = [system.accept("order.created") for _ in range(25)]
@@ -63,7 +69,10 @@ def test_events_are_printed_in_order_of_acceptance_until_ctrl_c(
     rows = [json.loads(line) for line in text.splitlines() if line]
     assert [row["id"] for row in rows] == [*before[1:], *after]
     assert not {before[0], *others} & set(text.split('"'))
-    assert rows[0].keys() == json.loads(system.run_cli("events", "--json").stdout)[0].keys()
+    assert rows[0].keys() == {*json.loads(system.run_cli("events", "--json").stdout)[0], "cursor"}
+    again = follow("events", "tail", "--json", "--topic", "order.*", "--after", rows[5]["cursor"])
+    again.has(after[-1])
+    assert [json.loads(line) for line in again.stop().splitlines() if line] == rows[6:]
 
 
 def test_failures_and_refusals_are_followed_too(system: System, follow: Callable[..., Following]) -> None:
@@ -85,7 +94,7 @@ def test_failures_and_refusals_are_followed_too(system: System, follow: Callable
 def test_it_ends_when_nothing_reads_its_output(system: System) -> None:
     """Also if nothing comes any more: it does not wait for the next event."""
     event_id = system.accept()
-    command = [sys.executable, "-m", "workers.cli", "events", "-f", "--json", "--config", str(system.config_file)]
+    command = [sys.executable, "-m", "workers.cli", "events", "tail", "--json", "--config", str(system.config_file)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert event_id in process.stdout.readline()
@@ -95,10 +104,85 @@ def test_it_ends_when_nothing_reads_its_output(system: System) -> None:
     assert process.stderr.read() == ""
 
 
-def test_filters_of_runs_are_refused(system: System) -> None:
-    for option in (["--status", "failed"], ["--handler", "shop.greet"], ["--error", "x"], ["--until", "1h"]):
-        done = system.run_cli("events", "list", "--follow", *option)
-        assert (done.returncode, "before they have runs" in done.stderr) == (2, True)
+@pytest.mark.parametrize("status", ["settled", "failed"])
+def test_events_are_printed_when_they_get_a_status(
+    system: System, follow: Callable[..., Following], status: str
+) -> None:
+    how = {"settled": OutcomeKind.DONE, "failed": OutcomeKind.FAILED}[status]
+    first = [ended(system, how) for _ in range(2)][-1]
+    options = ("--topic", "order.*", "--store", "north", "--limit", "1")
+    following = follow("events", "tail", "--json", "--status", status, *options)
+    following.has(first)
+    another = OutcomeKind.FAILED if status == "settled" else OutcomeKind.DONE
+    others = [ended(system, another), ended(system, how, "south")]
+    wanted = [ended(system, how) for _ in range(5)]
+    following.has(wanted[-1])
+    printed = [json.loads(line)["id"] for line in following.stop().splitlines() if line]
+    assert printed == [first, *wanted]
+    assert not set(others) & set(printed)
+
+
+def ended(system: System, how: OutcomeKind, store: str = "north") -> str:
+    system.accept(store=store)
+    run = route(system.inbox, claim_one(system.inbox), GREET)[0]
+    system.inbox.finish([Outcome(run, how, {"error": "no", "group": "aaaaaaaa"})])
+    return run.stored.id
+
+
+def test_counts_are_shown_again_and_again(system: System, follow: Callable[..., Following]) -> None:
+    system.accept()
+    watched = follow("stats", "--watch", "--json")
+    watched.has('"accepted":1')
+    system.accept()
+    watched.has('"accepted":2')
+    rows = [json.loads(line) for line in watched.stop().splitlines() if line]
+    assert rows[0].keys() == json.loads(system.run_cli("stats", "--json").stdout).keys()
+
+
+@pytest.mark.slow
+def test_each_event_is_printed_once_although_the_reader_pauses_and_the_server_restarts(tmp_path: Path) -> None:
+    """10,000 events over HTTP, some of them spooled while the server is away and drained afterwards."""
+    for name in ("server", "system"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "system" / "data").mkdir(mode=0o700)
+    with own_server(tmp_path / "server") as server:
+        system = System(tmp_path / "system", server.url)
+        system.start("web")
+        command = [sys.executable, "-m", "workers.cli", "events", "tail", "--json", "--limit", "0"]
+        process = subprocess.Popen([*command, "--config", str(system.config_file)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout
+        printed: list[str] = []
+        go_on = threading.Event()
+        go_on.set()
+
+        def read() -> None:
+            assert process.stdout
+            for line in process.stdout:
+                go_on.wait(120)
+                printed.append(json.loads(line)["id"])
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        first = {system.deliver()}
+        while not printed:
+            first.add(system.deliver())
+        sent = [system.deliver() for _ in range(3_000)]
+        go_on.clear()
+        sent += [system.deliver() for _ in range(3_000)]
+        server.stop()
+        sent += [system.deliver() for _ in range(1_000)]
+        server.start()
+        sent += [system.deliver() for _ in range(3_000)]
+        go_on.set()
+        eventually(lambda: set(sent) <= set(printed), 120, what="all are printed")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        reader.join(20)
+        accepted: Any = system.client.zrange(keys.INDEX, 0, -1)
+        order = [one.decode() for one in accepted]
+        assert printed == order[len(order) - len(printed) :]
+        assert set(order) - set(printed) <= first
+        system.close()
 
 
 @pytest.mark.full
@@ -108,7 +192,7 @@ def test_an_outage_of_the_server_is_waited_for(tmp_path: Path) -> None:
     with own_server(tmp_path / "server") as server:
         system = System(tmp_path / "system", server.url)
         first = system.accept()
-        following = Following(system, "events", "--json")
+        following = Following(system, "events", "tail", "--json")
         try:
             following.has(first)
             server.stop()

@@ -16,7 +16,8 @@ from tests.support.raw_server import RawServer
 from tests.workers.conftest import AUTH, SandboxRun
 from tests.workers.storeapi.test_auth import call_at_once
 from workers.storeapi import Client, client_for_store
-from workers.storeapi.errors import RateLimited, ServerError, Unreachable
+from workers.storeapi.call_counts import CallCounts, calls_by_status
+from workers.storeapi.errors import RateLimited, ResourceNotFound, ServerError, Unreachable
 from workers.storeapi.transport.rate_limit import LocalRateLimiter, SharedRateLimiter
 from workers.storeapi.transport.retry import retry_after
 
@@ -73,6 +74,21 @@ def test_a_429_pauses_the_calls_of_every_process(sandbox: SandboxRun, redis: Red
     pending.join()
     refused = next(when for when, *_, status in sandbox.log() if status == 429)
     assert all(when - refused >= 0.99 for when, *_ in sandbox.log() if when > refused)
+
+
+def test_calls_are_counted_by_status(sandbox: SandboxRun, redis: Redis) -> None:
+    client = sandbox.client(redis)
+    client.products.get(1)
+    client.products.create(name="Mug", price="1.00")
+    with pytest.raises(ResourceNotFound):
+        client.products.get(10**9)
+    assert calls_by_status(redis) == {("demo", "200"): 1, ("demo", "201"): 1, ("demo", "404"): 1}
+    sandbox.misbehave(drop=1)
+    with pytest.raises(Unreachable):
+        client.products.create(name="Cup", price="1.00")
+    CallCounts(redis, "demo").add(799)
+    counted = calls_by_status(redis)
+    assert (counted["demo", "none"], counted["demo", "other"]) == (1, 1)
 
 
 def test_a_retry_after_beyond_the_deadline_is_an_error_at_once(sandbox: SandboxRun) -> None:

@@ -84,7 +84,7 @@ def _summary(facts: Facts, name: str) -> str:
         parts.append("token configured" if api.token_seconds_left is None else f"token {span(api.token_seconds_left)}")
     if checked := facts.inbox.checked.get(name) if facts.inbox else None:
         age = span(facts.now.timestamp() - checked.at)
-        parts.append(f"{checked.wanted - _missing(checked)} of {checked.wanted} subscriptions ({age} ago)")
+        parts.append(f"{checked.wanted - checked.missing} of {checked.wanted} subscriptions ({age} ago)")
     last = facts.inbox.last_events.get(name) if facts.inbox else None
     if last:
         parts.append(f"last event {span((facts.now - last).total_seconds())} ago")
@@ -174,18 +174,13 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
     elif checked.held_back:
         text, fix = checked.held_back.splitlines()
         yield fail(name, text, fix=fix)
-    elif _missing(checked):
+    elif checked.missing:
         yield fail(name, _drift(checked), *_troubles(checked), fix=f"storehooks subscriptions apply --store {name}")
     elif checked.pending:
         yield warn(name, _drift(checked), fix=f"{plan}, then apply: only an operator deletes subscriptions")
     elif every and age > MISSED_CHECKS * every:
         text = f"subscriptions were last checked {span(age)} ago"
         yield warn(name, text, fix="check that workers are running; the cause is in the worker's log")
-
-
-def _missing(checked: CheckResult) -> int:
-    """The number of changes without which events do not arrive."""
-    return sum(change.get("action") != "delete" for change in checked.pending)
 
 
 def _drift(checked: CheckResult) -> str:

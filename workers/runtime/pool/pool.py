@@ -32,7 +32,7 @@ class ChildPool:
         self.config = config
         self._code = code
         self._size = size
-        self._children: dict[int, ChildHandle] = {}
+        self.children: dict[int, ChildHandle] = {}
         self._selector = selectors.DefaultSelector()
         self.fileno = self._selector.fileno()
         """Readable when a child process has sent a message or has died."""
@@ -48,23 +48,23 @@ class ChildPool:
     @property
     def idle(self) -> int:
         """The number of idle child processes."""
-        return sum(process.idle for process in self._children.values())
+        return sum(process.idle for process in self.children.values())
 
     @property
     def busy(self) -> bool:
         """Whether runs are under way, or have ended or were returned and `poll` has not handed them over yet."""
-        return bool(self._ended or self._returned) or any(process.batch for process in self._children.values())
+        return bool(self._ended or self._returned) or any(process.batch for process in self.children.values())
 
     @property
     def in_batches(self) -> bool:
         """Whether a child process has more of its batch to do after the run under way."""
-        return any(len(process.batch) > 1 for process in self._children.values())
+        return any(len(process.batch) > 1 for process in self.children.values())
 
     @property
     def missing(self) -> dict[str, str]:
         """The plugins that new child processes cannot load as they were validated, and why."""
         found = dict.fromkeys(self._changed, CHANGED)
-        for process in self._children.values():
+        for process in self.children.values():
             if not process.outdated:
                 found.update(process.missing)
         return found
@@ -72,31 +72,31 @@ class ChildPool:
     @property
     def is_complete(self) -> bool:
         """Whether there are as many child processes as there should be, and all of them have loaded all plugins."""
-        loaded = [one for one in self._children.values() if one.ready and not (one.missing or one.outdated)]
-        return len(loaded) == len(self._children) >= self._size and not self._changed
+        loaded = [one for one in self.children.values() if one.ready and not (one.missing or one.outdated)]
+        return len(loaded) == len(self.children) >= self._size and not self._changed
 
     def idle_with(self, handler: str) -> list[ChildHandle]:
         """The idle child processes that have loaded the handler's plugin."""
         plugin = handler.partition(".")[0]
-        return [process for process in self._children.values() if process.idle and plugin not in process.missing]
+        return [process for process in self.children.values() if process.idle and plugin not in process.missing]
 
     @property
     def under_way(self) -> list[Run]:
         """The run that each busy child process is performing."""
-        return [process.batch[0] for process in self._children.values() if process.batch]
+        return [process.batch[0] for process in self.children.values() if process.batch]
 
     def runs(self) -> Iterator[Run]:
         """All runs whose leases are the worker's and that `poll` has not handed over."""
-        for process in self._children.values():
+        for process in self.children.values():
             yield from process.batch
         yield from self._returned
 
     def fill(self) -> None:
         """Start missing child processes. After one that could not load its plugins, the next waits a moment."""
-        while len(self._children) < self._size and time.monotonic() >= self._start_after:
+        while len(self.children) < self._size and time.monotonic() >= self._start_after:
             serve = partial(child.serve, self.config, self._code, lambda: self._stop_flag[0] == 1, self.lease)
             process = ChildHandle.start(serve, self._selector)
-            self._children[process.pid] = process
+            self.children[process.pid] = process
 
     def poll(self) -> tuple[list[EndedRun], list[Run]]:
         """The runs that have ended since the last call, and the runs that were returned and not begun."""
@@ -112,30 +112,30 @@ class ChildPool:
 
     def take_back_waiting(self, *, longer_than: float) -> None:
         """Where a run has taken longer than this, take back the runs of its batch that wait behind it."""
-        for process in self._children.values():
+        for process in self.children.values():
             self._returned += process.take_back_if_slow(longer_than)
 
     def kill_overdue(self, timeout_of: Callable[[str], float], memory: int) -> None:
         """Kill the child processes that are past a timeout or use too much memory."""
-        for process in self._children.values():
+        for process in self.children.values():
             process.kill_if_overdue(timeout_of, memory)
 
     def kill_runs(self, items: set[str]) -> None:
         """Kill the child processes whose run has lost its lease, or that would begin an ordered run that has. Such runs
         are not returned, to be begun again."""
         self._returned = [run for run in self._returned if run.item not in items]
-        for process in self._children.values():
+        for process in self.children.values():
             if any(run.item in items and (run.order_key or run is process.batch[0]) for run in process.batch):
                 process.kill(Ending.LOST)
 
     def kill_all(self) -> None:
-        for process in self._children.values():
+        for process in self.children.values():
             process.kill(Ending.STOPPED)
 
     def stop(self) -> None:
         """Let `ctx.stopping` be true, and take back the runs that are not begun."""
         self._stop_flag[0] = 1
-        for process in self._children.values():
+        for process in self.children.values():
             self._returned += process.take_back()
 
     def reload(self, config: Config, code: ValidatedCode) -> None:
@@ -144,7 +144,7 @@ class ChildPool:
         is_same = config is self.config and code == self._code
         self.config, self._code, self._changed = config, code, []
         self._size = config.workers.child_processes
-        for process in self._children.values():
+        for process in self.children.values():
             process.outdated |= bool(process.missing) or not is_same
             self._recycle_if_due(process)
 
@@ -160,16 +160,16 @@ class ChildPool:
     def close(self) -> None:
         """End all child processes and wait for them. Those without a run get time to shut their plugins down."""
         deadline = time.monotonic() + GRACE
-        ending = [process for process in self._children.values() if process.idle or process.recycled]
+        ending = [process for process in self.children.values() if process.idle or process.recycled]
         for process in ending:
             process.hang_up()
         for process in ending:
             wait_for_exit(process.pidfd, max(0.0, deadline - time.monotonic()))
-        for process in self._children.values():
+        for process in self.children.values():
             process.kill(Ending.STOPPED)
             os.waitpid(process.pid, 0)
             process.close()
-        self._children.clear()
+        self.children.clear()
         self._selector.close()
 
     def _reap(self, process: ChildHandle) -> None:
@@ -178,4 +178,4 @@ class ChildPool:
         self._returned += returned
         if not process.ready:  # it died while it loaded its plugins, and so might the next
             self._start_after = time.monotonic() + PAUSE_AFTER_LOAD_FAILURE
-        del self._children[process.pid]
+        del self.children[process.pid]

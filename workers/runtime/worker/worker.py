@@ -93,6 +93,10 @@ class Worker(RegisteredWorker):
         self._waiting.slotted = {handler for handler, limit in limits.items() if limit.concurrency}
         self._exchange.adopt(self._handlers, limits)
 
+    @property
+    def child_processes(self) -> int:
+        return len(self._pool.children)
+
     def work(self, *_: Any, **__: Any) -> bool:
         """Work until asked to stop; then finish the runs under way and release the rest."""
         self._exchange.try_at_server(self._exchange.router.declare_and_read)

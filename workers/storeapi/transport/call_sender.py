@@ -88,13 +88,16 @@ class CallSender:
         token_header: TokenHeader = BEARER,
         store_limit: CallLimit,
         overall_limit: CallLimit | None = None,
+        count: Callable[[int | None], None] = lambda _: None,
     ) -> None:
+        """`count` is called with the status of each answer, and with None if there was none."""
         self._store = store
         self._http = http
         self._tokens = tokens
         self._token_header = token_header
         self._store_limit = store_limit
         self._overall_limit = overall_limit
+        self._count = count
 
     def send(self, call: ApiCall, error_for: Callable[[HttpResponse], StatusError]) -> HttpResponse:
         """Send until the store answers 2xx; return that response. Raises an ApiError when no retry is left.
@@ -110,8 +113,10 @@ class CallSender:
                 try:
                     response = self._send_once(call, token)
                 except Unreachable as error:
+                    self._count(None)
                     self._wait_after_lost_response(call, retries, error)
                     continue
+                self._count(response.status)
                 if response.status < 300:
                     return replace(response, resent=retries.faults > 0)
                 self._wait_after_error(call, retries, response, token, error_for(response))
