@@ -1,7 +1,7 @@
 """HTTP connections: each sender's requests, read in steps and answered in order, one at a time.
 
     idle --bytes--> receiving --> complete --its turn--> served --answer--> sending --> idle
-                                                                                    --> lingering --> closed
+                                                                                    --> lingering --> closing
 
 Lingering: closing a socket that has unread bytes resets the connection, and the sender may never read its answer. So
 only the sending side is closed at first, and what arrives is discarded for a moment.
@@ -30,7 +30,7 @@ from receiver.server.turns import Turns
 CONNECTIONS = 1000
 """Maximum for one process."""
 RESERVED_DESCRIPTORS = 100
-"""What connections leave for Redis, the spool and what is being closed. A process uses about 30 of its own."""
+"""What connections leave for Redis and the spool. A process uses about 30 of its own."""
 MAX_HELD_BYTES = 64 << 20
 """Bytes of requests that one process holds. Beyond it, requests that have held most for longest are answered 503. A
 quarter is always left for those that arrive: complete ones end soon, and are no reason to refuse others."""
@@ -42,11 +42,13 @@ BODY_BYTES = 64 * 1024
 KEEP_ALIVE_SECONDS = 15.0
 SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
+SLOW_SENDER = 4096
+"""Bytes in a second. A request that arrives faster keeps its connection longer when some must end for new ones."""
 STOP_SECONDS = 0.2
 """When the process stops, how long a connection that has sent nothing stays open: its request may be on the way."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-State = Literal["idle", "receiving", "complete", "served", "sending", "lingering"]
+State = Literal["idle", "receiving", "complete", "served", "sending", "lingering", "closing"]
 MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")
 """Which connections may end for new ones."""
 Serve = Callable[["HttpConnection", HttpRequest], None]
@@ -69,6 +71,7 @@ class OpenConnections:
     def __init__(self, turns: Turns, serve: Serve, *, max_body: int, read_seconds: float) -> None:
         self.turns, self.serve, self.max_body, self.read_seconds = turns, serve, max_body, read_seconds
         self.all: set[HttpConnection] = set()
+        """Those that have a descriptor, so also those that are closing."""
         self.most = connections_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self.stopping = False
         self.crowded = False
@@ -88,34 +91,32 @@ class OpenConnections:
         return not (self.stopping or self.crowded)
 
     def space_for(self, count: int) -> int:
-        """How many new connections may come, at most this number. The oldest ones end for them, when they are here."""
-        free = self.most - len(self.all)
-        return count if free >= count else max(0, free) + len(self._replaceable(count - max(0, free)))
+        """How many new connections may come now, at most this number. If these are fewer, the oldest ones end, and the
+        loop asks again when they are closed. While none of them may end, it is crowded."""
+        space = max(0, min(count, self.most - len(self.all)))
+        if space < count:
+            closing = sum(one.state == "closing" for one in self.all)
+            self.crowded = not (space + closing + self.end_oldest(count - space - closing))
+        return space
 
-    def make_space(self, new: int) -> None:
-        """End the oldest connections if there are too many with the new ones."""
-        excess = len(self.all) + new - self.most
-        if excess > 0:
-            self.end_oldest(excess)
-
-    def _replaceable(self, count: int) -> list[HttpConnection]:
-        """Some that linger, then those that have waited for their sender longest. A request that has arrived is
-        answered, also if the loop has not received it yet."""
+    def end_oldest(self, count: int) -> int:
+        """End connections for new ones, at most this number, and return how many: first those that linger, then those
+        that have waited for their sender longest. A request that has arrived is answered, also if the loop has not
+        received it yet."""
+        now = monotonic()
         waiting = [one for one in self.all if one.state in MAY_END and not one.has_step]
-        waiting.sort(key=lambda one: (one.state != "lingering", one.since))
-        return list(
-            islice((one for one in waiting if one.state == "lingering" or not unreceived_bytes(one.transport)), count)
-        )
-
-    def end_oldest(self, count: int) -> None:
-        for connection in self._replaceable(count):
+        waiting.sort(key=lambda one: (one.state != "lingering", -seconds_waited(one, now)))
+        ending = (one for one in waiting if one.state == "lingering" or not unreceived_bytes(one.transport))
+        chosen = list(islice(ending, max(0, count)))
+        for connection in chosen:
             end(connection)
             self._counted.add("connections ended for new ones")
+        return len(chosen)
 
     def check(self) -> None:
         """Called again and again: end those that are overdue, or that hold too many bytes."""
         now = monotonic()
-        for connection in [one for one in self.all if one.deadline < now]:
+        for connection in [one for one in self.all if one.deadline < now and not one.has_step]:
             end(connection)
         held = {one: one.held_bytes for one in self.all}
         excess = sum(held.values()) - MAX_HELD_BYTES
@@ -141,8 +142,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._reader = RequestReader(others.max_body)
         self._unread = b""
         self._request: HttpRequest | None = None
-        self.has_step = False
-        """A step of this connection is waiting for its turn."""
+        self.has_step, self._scheduled_at = False, 0.0
+        """Whether a step of this connection is waiting for its turn, and since when."""
         self._receives = True
         self._ended = self._paused = self._closing = False
 
@@ -162,6 +163,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         self.close()
+        self._others.all.discard(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio's signature
         return self._others.buffer
@@ -209,7 +211,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _schedule(self, size: int) -> None:
         if not self.has_step:
-            self.has_step = True
+            self.has_step, self._scheduled_at = True, monotonic()
             self._others.turns.add(self._step, size)
 
     def _step(self) -> None:
@@ -219,6 +221,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         a fifth of the work. And a large body is served after small ones.
         """
         self.has_step = False
+        self.deadline += monotonic() - self._scheduled_at  # its sender need not be faster because others keep us busy
         try:
             if self.state == "complete" and self._request:
                 self.state = "served"
@@ -279,7 +282,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._closing, self._unread, self._reader = True, b"", RequestReader(0)
         if self.state == "complete":
             self._request = None
-        self._others.all.discard(self)
+        self.state, self.deadline = "closing", inf
         self.transport.abort()
 
     def _send(self, data: bytes, *, keep_alive: bool) -> None:
@@ -314,6 +317,15 @@ class HttpConnection(asyncio.BufferedProtocol):
 def end(connection: HttpConnection) -> None:
     """Time out a request that is arriving, with an answer; close any other connection."""
     connection.refuse(HTTPStatus.REQUEST_TIMEOUT) if connection.state == "receiving" else connection.close()
+
+
+def seconds_waited(connection: HttpConnection, now: float) -> float:
+    """How long a connection has waited for its sender, less the time that SLOW_SENDER takes for what has arrived.
+
+    At least a quarter of its age: a sender could hold many connections by sending a lot at first.
+    """
+    age = now - connection.since
+    return max(age / 4, age - connection.held_bytes / SLOW_SENDER)
 
 
 def unreceived_bytes(transport: asyncio.Transport) -> int:

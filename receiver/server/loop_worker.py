@@ -30,7 +30,6 @@ except ImportError:
 
 ACCEPT_AT_ONCE = 16
 MOST_AT_ONCE = 64
-"""Their descriptors are among the reserved ones until the connections that end for them are closed."""
 CHECK_EVERY = 0.05
 NOTIFY_EVERY = 1.0
 COLLECT_AFTER = 20_000
@@ -78,8 +77,7 @@ class LoopWorker(Worker):
         some are left: while the loop is busy, cheap connections would keep senders waiting in a full queue."""
         arriving = self._arriving()
         space = self._connections.space_for(self._accept_at_once + arriving) - arriving
-        if space <= 0:
-            self._connections.crowded = True
+        if self._connections.crowded:
             self._loop.remove_reader(listener)  # until the next check
         for _ in range(space):
             try:
@@ -95,7 +93,6 @@ class LoopWorker(Worker):
             task.add_done_callback(self._on_accepted)
         else:
             self._accept_at_once = min(2 * self._accept_at_once, MOST_AT_ONCE)
-        self._connections.make_space(self._arriving())
 
     def _arriving(self) -> int:
         """How many accepted connections are not among the open ones yet."""

@@ -66,8 +66,31 @@ def start_flood(port: int, kind: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
+def trickle(port: int, count: int) -> None:
+    """So many connections that send a body byte by byte, without a pause, until this process is killed. One that ends
+    is opened again."""
+    head = b"POST /webhooks/north HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n"
+    senders: list[socket.socket | None] = [None] * count
+    while True:
+        for number, sender in enumerate(senders):
+            try:
+                if sender:
+                    sender.send(b"x")
+                else:
+                    senders[number] = one = socket.socket()
+                    one.setblocking(False)
+                    one.connect_ex(("127.0.0.1", port))
+                    one.send(head)
+            except BlockingIOError:
+                pass
+            except OSError:
+                senders[number] = None
+
+
 def flood(port: int, kind: str) -> None:
     """One connection after another, until this process is killed."""
+    if kind == "trickles":
+        trickle(port, 400)
     kept = []
     while True:
         try:

@@ -73,7 +73,7 @@ def test_a_request_that_arrives_ends_after_connections_that_were_idle_before_it(
     arriving._enter("receiving", 10)
     idle.since, arriving.since = time.monotonic() - 9, time.monotonic() - 8
     connections.end_oldest(1)
-    assert connections.all == {arriving}
+    assert (idle.state, arriving.state) == ("closing", "receiving")
     later = HttpConnection(connections)
     later.connection_made(transport())
     later.since = time.monotonic() - 7
@@ -93,15 +93,79 @@ def test_a_request_that_has_arrived_never_ends_for_new_connections() -> None:
     unread.connection_made(transport(ours))
     theirs.sendall(request())
     assert connections.space_for(16) == 0
-    connections.end_oldest(16)
-    assert connections.all == {waiting, unread}
+    assert connections.crowded
     ours.recv(10_000)
+    assert connections.space_for(16) == 0, "it comes when one is closed"
+    assert not connections.crowded
+    assert (waiting.state, unread.state) == ("receiving", "closing")
+    unread.connection_lost(None)
     assert connections.space_for(16) == 1
-    connections.make_space(1)
     loop.close()
     for one in (ours, theirs):
         one.close()
-    assert connections.all == {waiting}
+
+
+def test_no_connection_comes_before_the_one_that_ends_for_it_is_closed() -> None:
+    """Under a flood of bytes, connections took the last descriptors: the spool could not be opened."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
+    connections.most = 20
+    for number in range(20):
+        one = arriving(connections, b"POST" if number % 2 else b"\r\n")
+        one._step()
+    turns = 0
+    while connections.space_for(8) < 8:
+        assert not connections.crowded
+        assert len(connections.all) == 20 - connections.space_for(8)
+        for one in [one for one in connections.all if one.state == "closing"]:
+            one.connection_lost(None)
+        turns += 1
+    loop.close()
+    assert turns <= 3
+    assert sum(one.state in ("idle", "receiving") for one in connections.all) >= 10
+
+
+def test_a_delivery_that_arrives_slowly_keeps_its_connection_while_others_send_nothing() -> None:
+    """400 bare connections a second ended each delivery that took its sender four seconds."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=100_000, read_seconds=10)
+    slow, little = arriving(connections, request(b"x" * 60_000)[:15_000]), arriving(connections, b"POST")
+    bare = HttpConnection(connections)
+    bare.connection_made(transport())
+    for one, age in ((slow, 4.0), (little, 3.0), (bare, 2.5)):
+        one.has_step = False
+        one.since -= age
+    ended = []
+    for _ in range(2):
+        connections.end_oldest(1)
+        ended.append([one.state in ("receiving", "idle") for one in (slow, little, bare)])
+        little.close()
+    loop.close()
+    assert ended == [[True, False, True], [True, False, False]]
+    slow.since -= 20
+    new = HttpConnection(connections)
+    new.connection_made(transport())
+    connections.end_oldest(1)
+    assert (slow.state, new.state) == ("lingering", "idle"), "it must not hold its connection for ever"
+
+
+def test_the_time_in_which_a_connection_waits_for_its_turn_is_not_its_senders() -> None:
+    """Large deliveries need many turns. While a process was busy with others, they were answered 408."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
+    busy = arriving(connections, b"POST")
+    assert busy.has_step
+    busy.deadline -= 11
+    busy._scheduled_at -= 11
+    connections.check()
+    assert busy.state == "receiving"
+    busy._step()
+    assert busy.state == "receiving"
+    assert 9 < busy.deadline - time.monotonic() <= 10
+    busy.deadline -= 11
+    connections.check()
+    loop.close()
+    assert busy.state == "lingering", "now its sender is late"
 
 
 def transport(connected: socket.socket | None = None) -> Mock:
@@ -243,4 +307,4 @@ def test_a_new_connection_ends_after_those_that_were_idle_before_it() -> None:
         connection.since -= 9
     connections.end_oldest(1)
     loop.close()
-    assert connections.all == {new}
+    assert (answered.state, new.state) == ("closing", "idle")
