@@ -12,8 +12,10 @@ from werkzeug.wrappers import Response
 
 from receiver.contract.errors import NotFound
 from receiver.contract.event import UNREADABLE
+from receiver.inbox.model import unpack
 from receiver.inbox.outcomes import EventStatus
 from receiver.inbox.queries.events import EventRecord, EventSummary, read_summary
+from workers.console.field_changes import FieldChange, field_changes
 from workers.console.page_data import (
     ROWS,
     all_events,
@@ -30,6 +32,7 @@ from workers.console.page_data import (
 from workers.console.payload_tree import PersonalFields, body_tree, field_tree
 from workers.console.visible_text import visible
 from workers.history.event_filter import EventFilter, where_of
+from workers.history.past_events import HistoryError
 from workers.operations.arrivals import EventTail, parse_place
 from workers.operations.edited_events import edited_from
 from workers.operations.explain_handlers import explain
@@ -40,6 +43,8 @@ STATUSES = tuple(one.value for one in EventStatus)
 SEARCH_SECONDS = 5.0
 """How long a search in the history may take for one page."""
 MAX_BODY_TEXT = 4_000
+EARLIER = 5
+"""Earlier events of the same resource on the page of an event."""
 MOST_OPEN = 100
 """Open events that a tail looks at again, and rows whose status it refreshes. They are in its address."""
 _TIMES = re.compile(r"(\d{1,18}(-\d{1,18}){0,99})?", re.ASCII)
@@ -53,6 +58,17 @@ class Shown:
     status: str
     arguments: dict[str, str]
     """The address without the cursor."""
+
+
+@dataclass(frozen=True)
+class EarlierEvent:
+    """An event of the same resource, and what the next one after it changed."""
+
+    summary: EventSummary
+    changes: list[FieldChange]
+    more: int
+    is_known: bool
+    """False if a body was removed by age."""
 
 
 @pages.get("/events")
@@ -124,11 +140,27 @@ def event_page(event_id: str, *, with_personal: bool) -> str:
         tree=tree,
         body_text=_text_of(record.body, with_personal) if record.body and tree is None else "",
         headers=field_tree(record.headers.items(), personal),
+        earlier=_earlier(record, personal),
         with_personal=with_personal,
         edited_from=edited_from(record.summary.source, record.headers),
         is_unreadable=record.summary.topic == UNREADABLE,
         done=done(),
     )
+
+
+def _earlier(record: EventRecord, personal: PersonalFields) -> list[EarlierEvent]:
+    """The events of the same resource before this one, the newest first."""
+    try:
+        past = all_events().earlier_of_resource(record.summary.id, limit=EARLIER)
+    except HistoryError:
+        past = all_events().in_redis.earlier_of_resource(record.summary.id, limit=EARLIER)
+    found, newer = [], record.body
+    for one in past:
+        body = unpack(one.content)[1]
+        changes, more = field_changes(body, newer, personal, one.event.data_path) if body and newer else ([], 0)
+        found.append(EarlierEvent(read_summary(one.id, one.fields), changes, more, is_known=bool(body and newer)))
+        newer = body
+    return found
 
 
 def the_event(event_id: str) -> EventRecord:

@@ -212,6 +212,31 @@ def test_an_event_shows_its_runs_and_why_others_were_not_called(console: Running
     assert "9007199254740993" in text, "every digit as it was sent"
 
 
+def test_an_event_shows_the_earlier_ones_of_its_order_and_what_changed(
+    console: RunningConsole, operator: Browser
+) -> None:
+    order = {"id": "ord_77", "total": "1.00", "lines": [{"sku": "A"}], "email": "a@example.org"}
+    first = settled(console, topic="order.created", data=order)
+    second = settled(console, topic="order.updated", data={**order, "total": "2.00", "email": "b@example.org"})
+    last = settled(console, topic="order.paid", data={**order, "total": "2.00", "email": "b@example.org", "paid": True})
+    text = operator.text(f"/events/{last}")
+    assert re.search("order.updated settled Changed since: paid nothing → true .* order.created settled", text)
+    assert "total 1.00 → 2.00" in text
+    assert "email hidden, may be personal" in text
+    assert "@example.org" not in text
+    links = re.findall(r'href="/events/(\w{26})"', operator.page)
+    assert [one for one in links if one in (first, second)] == [second, first]
+    assert "Earlier events" not in operator.text(f"/events/{first}")
+
+
+def test_an_event_shows_its_failed_attempts_and_its_secret(console: RunningConsole, operator: Browser) -> None:
+    event_id = settled(console, data=console.broken_order())
+    text = operator.text(f"/events/{event_id}")
+    assert re.search(r"1 failed attempt .* UTC version \w+, [\d.]+ ms KeyError: 'vat_id'", text)
+    assert re.search(r"Signed with secret [0-9a-f]{6}", text)
+    assert re.search(r"attempt 1, version \w+, [\d.]+ ms, ended \d", text)
+
+
 def test_personal_fields_are_folded_until_a_person_asks(console: RunningConsole, operator: Browser) -> None:
     customer = {"name": "Ada L", "firstName": "Ada"}
     data = {"id": 8, "customer": customer, "email": "ada@example.org", "product": {"name": "Mug"}}

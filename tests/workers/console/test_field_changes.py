@@ -1,0 +1,59 @@
+"""Which fields differ between two events of one resource, as a page shows them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from workers.console.field_changes import MAX_CHANGES, FieldChange, field_changes
+from workers.console.payload_tree import PersonalFields
+
+PERSONAL = PersonalFields(["email", "customer"])
+
+
+def changes(before: Any, after: Any, path: str = "data") -> list[FieldChange]:
+    bodies = [json.dumps({"data": one, "sent": number}).encode() for number, one in enumerate((before, after))]
+    return field_changes(*bodies, PERSONAL, path)[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({"id": 1}, {"id": 1}, []),
+        ({"total": "1"}, {"total": "2"}, [("total", "1", "2")]),
+        ({"total": 1}, {"total": 1.0}, [("total", "1", "1.0")]),
+        ({"a": {"b": [1, 2]}}, {"a": {"b": [1, 3]}}, [("a.b.1", "2", "3")]),
+        ({"note": "x"}, {}, [("note", "x", "")]),
+        ({}, {"lines": [{"sku": "A"}]}, [("lines.0.sku", "", "A")]),
+        ({"lines": []}, {"lines": None}, [("lines", "[]", "null")]),
+    ],
+)
+def test_fields_that_differ_are_listed(before: Any, after: Any, expected: list[tuple[str, str, str]]) -> None:
+    assert [(one.path, one.before, one.after) for one in changes(before, after)] == expected
+
+
+def test_personal_fields_are_named_and_not_shown() -> None:
+    before, after = (
+        {"email": "ada@example.org", "customer": {"x": "Ada"}},
+        {"email": "a@example.org", "customer": {"x": "B"}},
+    )
+    assert changes(before, after) == [FieldChange("customer.x", None, None), FieldChange("email", None, None)]
+
+
+def test_what_is_around_the_data_is_not_compared() -> None:
+    assert changes({"id": 1}, {"id": 1}, path="data") == []
+    assert [one.path for one in changes({"id": 1}, {"id": 1}, path="")] == ["sent"]
+    assert [one.path for one in changes({"id": 1}, {"id": 1}, path="no.such")] == ["sent"]
+
+
+def test_the_number_of_changes_is_limited() -> None:
+    bodies = [json.dumps({f"f{n}": value for n in range(900)}).encode() for value in (1, 2)]
+    found, more = field_changes(*bodies, PERSONAL, "")
+    assert (len(found), more) == (MAX_CHANGES, 200 - MAX_CHANGES), "a tree has the first 200 of an object"
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"[" * 5_000])
+def test_a_body_that_cannot_be_read_has_no_changes(body: bytes) -> None:
+    assert field_changes(body, b'{"a": 1}', PERSONAL, "") == ([], 0)
