@@ -127,6 +127,15 @@ def age(moment: datetime | float | None) -> str:
     return span(datetime.now(UTC).timestamp() - at)
 
 
+def milliseconds(ms: float | None) -> str:
+    """A duration that may be short."""
+    if ms is None:
+        return ""
+    if ms >= 1000:
+        return span(ms / 1000)
+    return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
+
+
 # What people do
 
 

@@ -12,6 +12,7 @@ from receiver.inbox.keyring.learned_secrets import with_learned_secrets
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.queries.time_series import SeriesQueries
+from receiver.inbox.run_statistics import runs_of
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.console.drawings import SHAPES, band
 from workers.console.page_data import ROWS, console, done, name_argument, reader, refusals
@@ -70,9 +71,11 @@ def store(name: str) -> str:
 
 @pages.get("/handlers")
 def handlers() -> str:
+    rows = handler_rows(reader())
     return render_template(
         "handlers.html",
-        rows=handler_rows(reader()),
+        rows=rows,
+        runs=runs_of(reader(), [one.name for one in rows], days=2),
         absent=HandlerQueries(reader()).absent(),
         busy=EventQueries(reader()).busy_limits(),
         done=done(),

@@ -255,11 +255,23 @@ def test_personal_fields_are_folded_until_a_person_asks(console: RunningConsole,
 
 
 def test_the_other_pages_show_stores_handlers_and_workers(console: RunningConsole, operator: Browser) -> None:
+    settled(console)
     assert "order.created order.created" in operator.text("/stores/north")
     assert "erp.export on order.*" in operator.text("/handlers")
     workers = operator.text("/workers")
     assert "loaded" in workers
     assert "receiving" in workers
+
+
+def test_handlers_show_how_their_runs_ended_and_how_long_they_took(console: RunningConsole, operator: Browser) -> None:
+    settled(console)
+    settled(console, data=console.broken_order())
+
+    def counted() -> bool:
+        text = operator.text("/handlers")
+        return bool(re.search(r"erp.export on order\.\* .* [1-9]\d* done [1-9]\d* failed \d+(\.\d)? m?s \d", text))
+
+    eventually(counted, 20, what="workers write their counts every few seconds")
 
 
 # Actions
