@@ -53,18 +53,23 @@ def write_week(system: System) -> None:
     """The counters of a week with days and nights, in all rings: as many events as the server has counters for."""
     now, week = int(time.time()), WEEK.step * WEEK.slots
     total = 60_000
-    for name in ("accepted", "settled"):
-        system.client.hincrby(keys.COUNTERS, f"{name}|north", total)
+    for name, number in {
+        "accepted": total,
+        "settled": total,
+        "duplicates": total // 90,
+        "retried": total // 40,
+    }.items():
+        system.client.hincrby(keys.COUNTERS, f"{name}|north", number)
+    system.client.delete(*(keys.PREFIX + ring.name for ring in RINGS))  # samples of before
 
     def wave(at: int) -> float:
         return math.sin(at / 86_400 * 2 * math.pi)
 
     def sample(at: int) -> bytes:
         many = int(total * ((at - now + week) / week + 0.015 * (wave(at) - wave(now))))
-        waiting = int(40 + 30 * math.sin(at / 7_000))
-        failed = max(0, int(12 * math.sin(at / 40_000)))
+        waiting, failed = int(5 + 4 * math.sin(at / 5_000)), 3 + max(0, int(9 * math.sin(at / 40_000)))
         counts = {"accepted": many, "settled": many - waiting - failed, "open": waiting, "failed": failed}
-        return pack_sample(at, {**counts, "refused": at // 9_000 % 3, "duplicates": many // 90, "retried": many // 40})
+        return pack_sample(at, {**counts, "refused": 0, "duplicates": many // 90, "retried": many // 40})
 
     for ring in RINGS:
         for at in range(now - ring.step * (ring.slots - 1), now - 20, ring.step):
