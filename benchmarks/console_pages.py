@@ -177,8 +177,9 @@ class Filled:
         return Copied(event.event.id, group, handler)
 
     def _remember(self, now: int) -> None:
-        """Rings for a week, 50 versions of each handler, refusals, and links of resources."""
+        """What the housekeeper and workers write in a week: rings, 50 versions of each handler, links of resources."""
         client, sampler = self.server.client, Sampler(self.server.client)
+        client.set(keys.OPEN_SINCE, now * 1_000_000)
         for at in (*range(now - 604_800, now, 3_600), *range(now - 86_400, now, 300), *range(now - 3_600, now, 10)):
             client.hincrby(keys.COUNTERS, f"accepted|s{at // 10 % STORES:04d}", 1)
             client.hincrby(keys.COUNTERS, f"settled|s{at // 10 % STORES:04d}", 1)
@@ -262,7 +263,7 @@ def pages(filled: Filled) -> dict[str, str]:
         "overview, 7 days": "/?range=7d",
         "events": "/events",
         "events, older": older,
-        "events of a store": "/events?store=s0007",
+        "events of a store": "/events?store=bench",
         "events, live": "/events?live=on",
         "live, one step": "/events/tail?rows=",
         "live failures, one step": "/events/tail?status=failed",

@@ -28,6 +28,7 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.full,
     pytest.mark.browser,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="chromium or chromium-driver is missing"),
 ]
 AXE = "axe-core@4.14.0"
