@@ -134,13 +134,13 @@ local function lease(item, id, handler, run, about)
 end
 
 -- Leases the newest of the runs that wait for one resource. The ids of the others are in its order, after "m:".
-local function lease_merged(id, handler, run, about, alone)
+local function lease_merged(id, handler, run, about)
   local mark, newest, others = about[MARK], id, {}
   if run.losses > 0 then
     others = noted_as_merged(id, handler)
   else
     redis.call('HDEL', P .. 'e:' .. id, 'm:' .. handler)
-    if alone and not run.urgent then newest, others = merge_waiting(id, handler, run, mark, about[3], about[8]) end
+    if not run.urgent then newest, others = merge_waiting(id, handler, run, mark, about[3], about[8]) end
   end
   if newest ~= id then
     about = about_item(newest, handler)
@@ -155,12 +155,10 @@ local function lease_item(item, id, handler, run, about)
   local route = handler == '' and known_route(run, about)
   if route then return route_here(item, id, run, about, route) end
   local mark = about[MARK]
-  local may, alone = true, false
-  if mark then may, alone = may_lease(id, handler, run, mark, about[3]) end
-  if not may then return end
-  if mark and is_merging(mark) then return lease_merged(id, handler, run, about, alone) end
+  if mark and not may_lease(id, handler, run, mark, about[3]) then return end
+  if mark and is_merging(mark) then return lease_merged(id, handler, run, about) end
   lease(item, id, handler, run, about)
-  if alone and run.losses == 0 then firsts[#firsts + 1] = { id = id, mark = mark, store = about[3] } end
+  if mark and run.losses == 0 then firsts[#firsts + 1] = { id = id, mark = mark, store = about[3] } end
 end
 
 -- Leases the runs that are queued behind the first one of their key, at most `most`.

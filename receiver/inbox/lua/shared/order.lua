@@ -233,16 +233,16 @@ local function queue_again(id, handler, run, mark, store)
   leave_order(id, handler, mark, store, true)
 end
 
--- Whether a ready run may be leased: it is the first active one of its key. If its key has lost that, it is again. If
--- another run is active, this one is queued. Also returns whether it is the only active one: a retry may be ready before its
--- worker has given back, or lost, those that it had leased with it.
+-- Whether a ready run may be leased: it is the only active one of its key. If its key has lost that, it is again. If another
+-- run is active, this one is queued: a retry may be ready before its worker has given back, or lost, those that were leased with
+-- it. The last of these makes it ready again.
 local function may_lease(id, handler, run, mark, store)
   local key = key_in(mark)
   local active = active_of(handler, key)
-  if active and string.match(active, '^%S+') == id then return true, active == id end
+  if active == id then return true end
   if not active or active == '' then
     set_active(handler, key, id)
-    return true, true
+    return true
   end
   queue_again(id, handler, run, mark, store)
   return false
