@@ -1,7 +1,7 @@
 """What a worker asks for in its next claim: which lanes, in which order, and how many runs of each. Pure.
 
-- Batches: a handler known to be fast is claimed in batches. A run of any other, and of one not measured yet, has a
-  child process to itself.
+- Batches: a handler known to be fast is claimed in batches, worth BATCH_SECONDS, so that all handlers have about the
+  same share of the child processes. A run of any other, and of one not measured yet, has a child process to itself.
 - Quotas: one handler holds at most half of a worker's child processes, rounded up, so that a slow one cannot hold
   them all.
 - Absent handlers: no run is claimed for a while of a handler that a child process did not have.
@@ -19,14 +19,15 @@ BATCH_SECONDS = 0.05
 SLOT_SECONDS = 0.3
 """How much work one slot of a limit is given at once. A run that waits behind another waits for the limit anyway."""
 LARGEST_BATCH = 64
-FAST = 0.010
 MEASURED_AFTER = 8
 SLOT_MEASURED_AFTER = 3
 WEIGHT = 0.1
-SLOWEST = 60.0
 EVENTS_TO_ROUTE = 64
 LONG = 0.1
 """A run of a batch that takes longer than this delays the rest, which then goes to another child process."""
+SLOWEST = 2 * LONG
+"""No run counts as longer: it delays those behind it no more than that. If a killed child process counted for a minute,
+its handler would have one run for each claim until sixty more had ended, and fall behind the others."""
 ABSENT_SECONDS = 5.0
 """How long no run of a handler is claimed after a child process did not have it. Another worker may have it."""
 
@@ -51,7 +52,7 @@ class ClaimSizes:
     def note_duration(self, handler: str, seconds: float) -> None:
         """Add a run that ended to the handler's mean duration; infinity stands for a child process that died.
 
-        The latest runs weigh most, and no run counts as longer than SLOWEST, so an outlier does not count for ever.
+        The latest runs weigh most, and no run counts as longer than SLOWEST.
         """
         measure = self._measures.get(handler)
         if measure is None:
@@ -76,9 +77,9 @@ class ClaimSizes:
     def batch(self, handler: str) -> int:
         """How many runs of a handler one child process is given at once."""
         measure = self._measures.get(handler)
-        if measure is None or measure.runs < MEASURED_AFTER or measure.mean > FAST:
+        if measure is None or measure.runs < MEASURED_AFTER:
             return 1
-        return min(LARGEST_BATCH, int(BATCH_SECONDS / max(measure.mean, 1e-6)))
+        return max(1, min(LARGEST_BATCH, int(BATCH_SECONDS / max(measure.mean, 1e-6))))
 
     def slot_batch(self, handler: str) -> int:
         """How many runs of a handler one slot of its limit is given at once: as many as are done in SLOT_SECONDS."""

@@ -14,7 +14,7 @@ from workers.runtime.worker.claim_sizes import ClaimSizes
 LOST_REPEATEDLY = 2
 """A run with at least this number of losses has probably caused them. A single loss may be due to another run."""
 NO_CLAIM_SECONDS = 0.2
-"""After a run with a loss has begun, no run is claimed for this long, while any run is under way."""
+"""After a run with a loss has begun, no run is claimed for this long, while it is under way."""
 UNPROVEN_SECONDS = 0.2
 """Seconds between the begin of one risky run and of a run of an unproven handler, if that is not alone."""
 LOST_REPEATEDLY_SECONDS = 3.0
@@ -32,7 +32,7 @@ class WaitingRuns:
         self._runs: list[Run] = []
         self._since = 0.0
         self._risky_run_began_at = 0.0
-        self._guarded_until = 0.0
+        self._suspect, self._guarded_until = "", 0.0
         self._alone_until = 0.0
         self._last_chance_since: dict[str, float] = {}
         """Item -> since when its last-chance run has waited to be alone. Kept when the run is released, because this
@@ -58,10 +58,13 @@ class WaitingRuns:
 
     @property
     def guarded(self) -> bool:
-        """Whether a run that lost its worker before has just begun, and runs are under way. Then none is claimed: if
-        this worker dies, every run that it holds is lost.
+        """Whether a run that lost its worker before has just begun and is under way. Then none is claimed: if this
+        worker dies, every run that it holds is lost. After a last chance, runs of others must have ended, too.
         """
-        return time.monotonic() < max(self._guarded_until, self._alone_until) and self._pool.busy
+        now = time.monotonic()
+        if now < self._alone_until and self._pool.busy:
+            return True
+        return now < self._guarded_until and any(run.item == self._suspect for run in self._pool.runs())
 
     def older_than(self, seconds: float) -> bool:
         return bool(self._runs) and time.monotonic() - self._since > seconds
@@ -97,7 +100,7 @@ class WaitingRuns:
             batch = self._take_batch(run)
             idle[0].give(batch)
             if run.losses:
-                self._guarded_until = time.monotonic() + NO_CLAIM_SECONDS
+                self._suspect, self._guarded_until = run.item, time.monotonic() + NO_CLAIM_SECONDS
             if _is_last_chance(run):
                 self._alone_until = time.monotonic() + LAST_CHANCE_ALONE
             given.update(one.item for one in batch)

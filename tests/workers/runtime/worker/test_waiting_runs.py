@@ -25,6 +25,7 @@ class FakePool:
         self.missing = missing
         self.busy = False
         self.given: list[list[str]] = []
+        self.under_way: list[Run] = []
         self.lease = SharedLease()
         self.lease.renewed(lease_clock())
 
@@ -33,8 +34,12 @@ class FakePool:
 
     def give(self, batch: Sequence[Run]) -> None:
         self.given.append([run.item for run in batch])
+        self.under_way += batch
         self.idle -= 1
         self.busy = True
+
+    def runs(self) -> list[Run]:
+        return self.under_way
 
 
 def run(item: str, token: str = "t", losses: int = 0, key: str = "") -> Run:
@@ -121,6 +126,19 @@ def test_a_run_lost_repeatedly_waits_for_the_other_runs_but_not_for_long(clock: 
     assert pool.given == [["a|x"]]
 
 
+def test_no_run_is_claimed_for_a_moment_while_one_is_under_way_that_lost_its_worker(clock: FakeClock) -> None:
+    pool = FakePool(4)
+    left = waiting(pool, run("a|x", losses=1), run("b|y"))
+    left.dispatch(unwritten=False)
+    assert pool.given == [["a|x"], ["b|y"]]
+    assert left.guarded
+    suspect = pool.under_way.pop(0)
+    assert not left.guarded, "it has ended without harm; the other may take long"
+    pool.under_way.append(suspect)
+    clock.now += waiting_runs.NO_CLAIM_SECONDS
+    assert not left.guarded
+
+
 def test_a_run_on_its_last_chance_runs_alone(clock: FakeClock) -> None:
     """Beside another run that kills the worker, it would fail for what it did not do."""
     pool = FakePool(4)
@@ -165,7 +183,7 @@ def test_all_runs_of_an_order_key_go_to_one_child_process_in_their_order() -> No
 
 def test_a_run_does_not_begin_before_the_first_of_its_order_key(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = FakePool(4)
-    left = waiting(pool, run("a|x", key="k1"), run("b|x", key="k1"), run("c|x", key="k2"), seconds=0.02)
+    left = waiting(pool, run("a|x", key="k1"), run("b|x", key="k1"), run("c|x", key="k2"), seconds=0.1)
     monkeypatch.setattr(left, "_may_begin", lambda one, _: one.item != "a|x")
     left.dispatch(unwritten=False)
     assert pool.given == [["c|x"]]
