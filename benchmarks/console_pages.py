@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -139,18 +140,7 @@ class Filled:
             for one, total in plan:
                 many = total * (turn + 1) // TURNS - total * turn // TURNS
                 if many:
-                    copy(
-                        args=(
-                            one.event,
-                            number,
-                            many,
-                            min(STORES, self.events // 50),
-                            end - week,
-                            step,
-                            one.group,
-                            one.handler,
-                        )
-                    )
+                    copy(args=(one.event, number, many, STORES, end - week, step, one.group, one.handler))
                 number += many
         self._remember(end // 1_000_000)
         self.server.wait_for_rewrite()
@@ -370,6 +360,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="bench-console-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
