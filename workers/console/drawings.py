@@ -12,7 +12,7 @@ from workers.operations.traffic import HourState, StoreHour, Traffic
 RATES = ("accepted", "settled", "refused", "duplicates", "retried")
 LEVELS = ("open", "failed", "spooled")
 LONGEST_STEP = 3
-"""Samples further apart than this number of steps are not joined by a line."""
+"""Figures further apart than this number of steps are not joined by a line."""
 _WIDTH, _HEIGHT = 4, 20
 _OUTLINES = {
     HourState.NORMAL: "M0 0h9v20h-9z",
@@ -29,7 +29,8 @@ SHAPES = {state: Markup('<path class="{}" d="{}"/>').format(state, path) for sta
 def chart_data(traffic: Traffic) -> str:
     """Columns of numbers as JSON: events per minute, and how many there were at the time."""
     columns: dict[str, list[float | None]] = {name: [] for name in ("at", *RATES, *LEVELS)}
-    for change, sample in zip(traffic.changes, traffic.samples[1:], strict=True):
+    values = {one.at: one.values for one in traffic.samples}
+    for change in traffic.changes:
         seconds = (change.until - change.since).total_seconds()
         if seconds > LONGEST_STEP * traffic.step:
             columns["at"].append(change.since.timestamp() + 1)
@@ -39,7 +40,7 @@ def chart_data(traffic: Traffic) -> str:
         for name in RATES:
             columns[name].append(round(change.counts[name] * 60 / seconds, 2))
         for name in LEVELS:
-            columns[name].append(sample.values[name])
+            columns[name].append(values[change.until][name])
     deploys = [{"at": one.at.timestamp(), "text": one.text} for one in traffic.deploys]
     return orjson.dumps({**columns, "deploys": deploys}).decode()
 

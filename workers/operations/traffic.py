@@ -16,15 +16,14 @@ from receiver.inbox.queries.time_series import (
     DAY,
     HOUR,
     WEEK,
-    Ring,
     Sample,
     SeriesChange,
     SeriesQueries,
     changes,
 )
 
-SPANS = {"1h": (HOUR, 300), "24h": (DAY, 3600), "7d": (WEEK, 6 * 3600)}
-"""The ring of each range, and the seconds of a row in a table of it."""
+SPANS = {"1h": (HOUR, 60, 300), "24h": (DAY, DAY.step, 3600), "7d": (WEEK, WEEK.step, 6 * 3600)}
+"""The ring of each range, the seconds of a step in its chart, and those of a row in its table."""
 MOST_NAMED = 3
 """Handlers that are named for one deploy."""
 
@@ -41,20 +40,21 @@ class Deploy:
 class Traffic:
     samples: Sequence[Sample]
     changes: Sequence[SeriesChange]
+    """In the steps of a chart."""
     rows: Sequence[SeriesChange]
     """The same in fewer and longer steps, for a table."""
     deploys: Sequence[Deploy]
     step: int
-    """Seconds between two samples."""
+    """Seconds of a step."""
 
 
 def read_traffic(client: Redis, span: str, handlers: Collection[str]) -> Traffic:
-    ring, row = SPANS[span]
+    ring, step, row = SPANS[span]
     samples = SeriesQueries(client).samples(ring)
     found = changes(samples)
     since = samples[0].at if samples else None
     declared = HandlerQueries(client).versions(handlers, since=since) if since else {}
-    return Traffic(samples, found, grouped(found, row), deploys(declared, ring), ring.step)
+    return Traffic(samples, grouped(found, step), grouped(found, row), deploys(declared, step), step)
 
 
 def grouped(found: Iterable[SeriesChange], seconds: int) -> list[SeriesChange]:
@@ -70,12 +70,12 @@ def grouped(found: Iterable[SeriesChange], seconds: int) -> list[SeriesChange]:
     return list(groups.values())
 
 
-def deploys(declared: Mapping[str, Mapping[str, datetime]], ring: Ring) -> list[Deploy]:
-    """Those of one step of a ring are one deploy."""
+def deploys(declared: Mapping[str, Mapping[str, datetime]], step: int) -> list[Deploy]:
+    """Those of one step of a chart are one deploy."""
     together: dict[int, list[tuple[datetime, str]]] = {}
     for handler, versions in declared.items():
         for version, at in versions.items():
-            together.setdefault(int(at.timestamp()) // max(60, ring.step), []).append((at, f"{handler} {version}"))
+            together.setdefault(int(at.timestamp()) // step, []).append((at, f"{handler} {version}"))
     found = []
     for group in together.values():
         names = [name for _, name in sorted(group)]

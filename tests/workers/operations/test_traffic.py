@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from receiver.inbox import keys
-from receiver.inbox.queries.time_series import DAY, HOUR, NAMES, Sample, changes
+from receiver.inbox.queries.time_series import DAY, NAMES, Sample, changes
 from receiver.inbox.sampling import Sampler
 from tests.support.harness import System
 from workers.operations.traffic import SPANS, Deploy, HourState, deploys, grouped, read_traffic, store_hours
@@ -32,7 +32,7 @@ def test_a_table_has_the_sums_of_the_chart() -> None:
 
 @pytest.mark.parametrize("span", SPANS)
 def test_the_traffic_of_a_range_is_read_with_its_deploys(system: System, span: str) -> None:
-    ring, _ = SPANS[span]
+    ring, *_ = SPANS[span]
     now = int(time.time())
     old, new = now - ring.step * (ring.slots - 2), now - ring.step
     sampler = Sampler(system.client)
@@ -50,11 +50,11 @@ def test_the_traffic_of_a_range_is_read_with_its_deploys(system: System, span: s
 
 def test_versions_of_about_the_same_time_are_one_deploy() -> None:
     declared = {f"erp.h{n}": {"7": NOON + timedelta(seconds=n), "6": NOON - timedelta(days=1)} for n in range(5)}
-    yesterday, today = deploys(declared, HOUR)
+    yesterday, today = deploys(declared, 60)
     assert today == Deploy(NOON, "erp.h0 7, erp.h1 7, erp.h2 7 and 2 more handlers")
     assert yesterday.at == NOON - timedelta(days=1)
-    assert len(deploys({"a.b": {"1": NOON, "2": NOON + timedelta(seconds=90)}}, HOUR)) == 2
-    assert len(deploys({"a.b": {"1": NOON, "2": NOON + timedelta(seconds=90)}}, DAY)) == 1
+    assert len(deploys({"a.b": {"1": NOON, "2": NOON + timedelta(seconds=90)}}, 60)) == 2
+    assert len(deploys({"a.b": {"1": NOON, "2": NOON + timedelta(seconds=90)}}, DAY.step)) == 1
 
 
 def week(**hours: tuple[int, int]) -> list[Sample]:
