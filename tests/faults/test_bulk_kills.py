@@ -36,7 +36,9 @@ def the(console: RunningConsole, action_id: str) -> BulkAction:
 def test_each_run_is_replayed_once_whatever_is_killed(tmp_path: Path, number: int, kills: int) -> None:
     with running_console(tmp_path) as console:
         system, chance = console.system, random.Random(24)
+        system.client.config_set("appendfsync", "no")
         items = fail_many(system, number)
+        system.client.config_set("appendfsync", "always")
         browser = console.browser().log_in()
         # Without a rate the small one would be over before the first kill.
         action_id = start(console, browser, **({"rate": "1000/s"} if number < 10_000 else {}))

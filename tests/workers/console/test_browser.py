@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
+import signal
 import subprocess
 import tarfile
 import time
@@ -15,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from receiver.inbox import keys
+from receiver.inbox.audit_trail import AuditTrail
+from receiver.inbox.bulk_actions import BulkActions
+from receiver.inbox.queries.failures import FailureFilter, FailureQueries
 from receiver.inbox.queries.time_series import OF_STORE, RINGS, WEEK, pack_sample
 from receiver.inbox.redis import script_runner
 from tests.support.console import PASSWORD, RunningConsole, running_console
@@ -97,6 +102,9 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole
         assert system.post(tampered, "south").status_code == 401
         system.refused()
         write_week(system)
+        entry = AuditTrail(system.client).begin("console operator 127.0.0.1", "bulk replay", {}, count=3)
+        stopped = BulkActions(system.client).start("replay", FailureFilter(error="no such error"), entry, first=5)
+        BulkActions(system.client).stop(stopped)
         eventually((found.config.data_dir / "findings.json").exists, 60, what="the first findings")
         yield found
 
@@ -188,7 +196,9 @@ def pages(console: RunningConsole) -> dict[str, str]:
     event = console.system.ledger.find_id("msg_hostile")
     failed = console.browser().log_in()
     failed.get("/failures")
-    group = failed.page.partition('href="/failures/')[2].partition('"')[0]
+    found = re.search(r'href="/failures/([0-9a-f]{8})"', failed.page)
+    group = found[1] if found else "none"
+    bulk = BulkActions(console.system.client).newest(1)[0].id
     return {
         "overview": "/",
         "overview-week": "/?range=7d",
@@ -199,6 +209,11 @@ def pages(console: RunningConsole) -> dict[str, str]:
         "group": f"/failures/{group}",
         "refused": "/refused",
         "refusal": "/refused/1",
+        "preview": "/refused/1/preview",
+        "bulk": f"/failures/actions/{bulk}",
+        "bulk-new": f"/failures/actions/new?group={group}",
+        "bulk-all": "/failures/actions",
+        "composer": "/composer",
         "stores": "/stores",
         "store": "/stores/north",
         "handlers": "/handlers",
@@ -395,11 +410,88 @@ def test_a_group_is_replayed_and_a_handler_paused(console: RunningConsole, perso
     assert "3 runs replayed" in person.text
 
 
-def test_a_refused_delivery_is_explained(person: Person) -> None:
+def test_many_failures_are_replayed_in_bulk(console: RunningConsole, person: Person) -> None:
+    console.break_again()
+    events = [console.system.deliver(data=console.broken_order(id=4000 + number)) for number in range(8)]
+    for one in events:
+        console.system.settled(one, 30)
+    console.mend()
+    person.open("/failures")
+    person.find("input[name=error]").send_keys("KeyError")
+    person.press("Filter")
+    count = sum(one.count for one in FailureQueries(console.system.client).matching(FailureFilter(error="KeyError")))
+    person.press(f"Replay all {count}")
+    assert "Try 5 first" in person.text
+    person.shoot("bulk-confirm")
+    person.press(f"Replay {count} runs")
+    done = f"{count} of {count} runs replayed"
+    eventually(lambda: done in person.text, 40, what="the page shows that all are replayed")
+    person.shoot("bulk-done")
+    assert {console.system.settled(one, 30) for one in events} == {"settled"}
+
+
+def test_a_refused_delivery_is_explained_previewed_and_released(console: RunningConsole, person: Person) -> None:
     person.open("/refused")
     person.press("Explain 1")
     assert "Verified again, step by step" in person.text
     assert "Not valid." in person.text
+    system, config = console.system, console.system.config_file
+    wrong = config.read_text()
+    secret = 'signing_secrets = ["the secret of east, a long one"]\n'
+    east = f'[stores.east]\nscheme = "shopify"\n{secret}'
+    config.write_text(f"{wrong}\n{east}")
+    request = system.request(store="east", delivery_id="msg_east")
+    config.write_text(f"{wrong}\n{east.replace('shopify', 'woocommerce')}")
+    processes = [one for one in system.processes if "web" in str(one.command) or "workers.console" in one.command]
+    for process in processes:
+        process.send(signal.SIGHUP)
+
+    def is_refused() -> bool:
+        system.post(request, "east")
+        return bool(system.refusals().newest(store="east", limit=1))
+
+    eventually(is_refused, 30, what="it is refused and stored, under the new config")
+    eventually(lambda: "east" in person.open("/stores").text, 30, what="the console has the new config")
+    person.open("/refused?store=east")
+    person.driver.find_element("partial link text", "Explain").click()
+    person.press("Try other schemes")
+    assert "To use shopify" in person.text
+    assert 'scheme = "shopify"' in person.text
+    assert str(config) in person.text
+    person.shoot("previewed")
+    config.write_text(f"{wrong}\n{east}")
+    for process in processes:
+        process.send(signal.SIGHUP)
+    eventually(lambda: "shopify" in person.open("/stores/east").text, 30, what="the console has the corrected config")
+    person.open("/refused?store=east")
+    person.press("Release what is valid now")
+    assert "1 event accepted, with the original time of arrival" in person.text
+    person.shoot("released")
+    config.write_text(wrong)
+
+
+def test_an_event_is_edited_copied_and_rehearsed(console: RunningConsole, person: Person) -> None:
+    event = console.system.deliver(data={"id": 5000, "total": "42.00", "email": "ada@example.org"})
+    console.system.settled(event, 30)
+    person.open(f"/events/{event}").press("Copy as curl")
+    person.shoot("curl")
+    assert "--data-raw" in str(person.find("textarea").get_attribute("value"))
+    person.open(f"/events/{event}").press("Edit and resend")
+    person.shoot("edit")
+    person.press("Send as a new event")
+    assert "from edited: made by a person" in person.text
+    person.shoot("edited")
+    person.open(f"/events/{event}").press("Rehearse")
+    assert "Rehearsal of erp.export" in person.text
+    assert "What this cannot stop" in person.text
+    person.shoot("rehearsal")
+    for scheme in ("light", "dark"):
+        person.look(NARROW, scheme).shoot(f"rehearsal-360-{scheme}")
+        assert person.script("return document.documentElement.scrollWidth") <= NARROW[0]
+    person.look(WIDE)
+    person.open("/composer").press("Send to " + console.config.public_url_of("north"))
+    assert "answered 200 accepted" in person.text
+    person.shoot("composed")
 
 
 def test_by_keyboard_alone(console: RunningConsole, person: Person) -> None:
@@ -462,6 +554,7 @@ def faults(person: Person, axe: str) -> list[str]:
     return found
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_fault(console: RunningConsole, person: Person, axe: str, scheme: str) -> None:
     for size in (WIDE, NARROW):

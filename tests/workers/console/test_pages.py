@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from receiver.contract.compose import Request, compose
+from receiver.inbox.host_refusals import publish_refusals
 from receiver.inbox.queries.failures import FailureFilter, FailureQueries
 from receiver.inbox.sampling import Sampler
 from receiver.spool import Refusal, open_refusals
 from tests.support.console import Browser, RunningConsole, plain, running_console
-from tests.support.harness import eventually
+from tests.support.harness import OTHER_SECRET, SECRET, eventually
 from workers.console.findings_process import read_findings
 
 
@@ -375,11 +376,29 @@ def test_a_refused_delivery_is_explained(console: RunningConsole, operator: Brow
     text = operator.text(found[1])
     assert "Verified again, step by step" in text
     assert "Not valid." in text
+    preview = operator.get(f"{found[1]}/preview").text
+    assert "Other schemes for north" in preview
+    assert "none makes it valid" in plain(preview)
+    assert not any(one in preview for one in (SECRET, OTHER_SECRET, SECRET.removeprefix("whsec_")))
+    operator.get("/refused")
     assert "still refused" in operator.press("/refused/release", store="north")
     number = found[1].rpartition("/")[2]
     assert "still refused" in operator.press("/refused/release", id=number)
     assert f"release refused {number} 1" in operator.text("/audit")
     assert operator.post("/refused/release", id=number + "x").status_code == 400
+
+
+def test_what_another_host_keeps_is_listed_with_the_command_to_run_there(
+    console: RunningConsole, operator: Browser
+) -> None:
+    publish_refusals(console.system.client, "web-2:/data", [("north", {"no-signature": 7}, 5, 1e9, 1e9)])
+    try:
+        text = operator.text("/refused?store=north")
+        assert "web-2:/data north no-signature 7 5" in text
+        assert "storehooks verify --store north --refused last storehooks refused release --store north" in text
+        assert "web-2" not in operator.text("/refused?store=south")
+    finally:
+        publish_refusals(console.system.client, "web-2:/data", [])
 
 
 def test_a_delivery_that_is_valid_by_now_is_released(console: RunningConsole, operator: Browser) -> None:
