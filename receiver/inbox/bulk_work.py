@@ -30,7 +30,7 @@ from receiver.inbox.queries.failures import FailureQueries
 from receiver.inbox.queries.runs import page_after
 from receiver.inbox.redis.connecting import server_ms
 
-STEP = 200
+STEP = 100
 """Maximum number of runs that one step reads."""
 CATCH_UP_MS = 1_000
 """With a rate, how much of the time that was missed is made up for."""

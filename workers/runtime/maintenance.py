@@ -14,7 +14,7 @@ from workers.runtime.alerting.alert_rules import broken_rules
 from workers.runtime.failure_log import log_failed_runs
 
 SLICES_AT_ONCE = 20
-BULK_SECONDS = 0.25
+BULK_SECONDS = 0.4
 """How long bulk actions are carried on in one round."""
 ALERTS_EVERY = 10.0
 
