@@ -32,6 +32,11 @@ from receiver.spool import EVENTS_FILE
 from tests.support.harness import Process, Server, System, children_of, comm, eventually
 from workers.operations.traffic import SPANS, read_traffic
 
+OPEN_EVENTS = 300
+"""While more are open, the senders wait. The time until an event is handled then shows how soon all recover, and not
+how long a queue is that grows because the machine is slower than its senders."""
+AWAY_PAUSE = 0.05
+"""Seconds between the deliveries of a sender while the server is away: they are handled all at once when it is back."""
 HANDLERS = ("shop.fast", "shop.flaky", "shop.slow", "shop.awaits")
 PLUGIN = """
 import asyncio, os, random, time
@@ -126,6 +131,8 @@ class Soak:
         self.log = folder / "system" / "all.log"
         self._stop = threading.Event()
         self._paused: list[tuple[float, int]] = []
+        self._open: int | None = 0
+        """Open events in the latest sample; None while the server is away."""
         self._back = [0.0]
         """When the server answered again after each kill. No run can recover before that."""
 
@@ -155,6 +162,10 @@ class Soak:
             while not self._stop.is_set():
                 name = choices.choice(("north", "north", "north", "south"))
                 self._deliver(client, stores[name], f"msg_{secrets.token_hex(8)}")
+                if self._open is None:
+                    self._stop.wait(AWAY_PAUSE)
+                while (self._open or 0) > OPEN_EVENTS and not self._stop.wait(0.02):
+                    pass
 
     def _deliver(self, client: httpx2.Client, store: object, delivery_id: str) -> None:
         """Send until it is answered 2xx, as a store would, always with the same id."""
@@ -176,7 +187,9 @@ class Soak:
             try:
                 counters = self.system.ledger.counters()
             except RedisError:
+                self._open = None
                 continue
+            self._open = counters.total["open"]
             self.report.samples += 1
             for counts in (counters.total, *counters.stores.values()):
                 if counts["accepted"] != counts["settled"] + counts["open"] + counts["failed"]:
