@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 import structlog
@@ -27,6 +27,8 @@ LINES_A_SECOND = 100
 """Of one kind in one process. A line takes 60 microseconds, in which a worker could do a fifth of a run."""
 _fields: dict[str, str] = {}
 """Of every line of this process. A context variable would be missing in other threads."""
+_work: list[Callable[[], Mapping[str, Any]]] = []
+"""At most one: it returns fields of every line while this process performs a run."""
 FAILED = "run failed for good; see `storehooks failures`"
 
 
@@ -215,7 +217,15 @@ class LimitedLog:
             self._counted.add(self._more, level=self._level, **labels)
 
 
+def describe_work(fields: Callable[[], Mapping[str, Any]] | None) -> None:
+    """Add fields to every line of this process, also to those of libraries and other threads; None ends that."""
+    _work[:] = [fields] if fields else []
+
+
 def with_fields(_: Any, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    for fields in tuple(_work):
+        for name, value in fields().items():
+            line.setdefault(name, value)
     line.update(_fields)
     return line
 

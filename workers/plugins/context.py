@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,13 @@ else:
     M = TypeVar("M")  # a type variable with a default is for type checkers; Python 3.11 has none
 
 T = TypeVar("T")
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+
+
+def trace_parent(event: Event) -> str:
+    """The `traceparent` that an event's delivery came with; empty if it had none, or an invalid one."""
+    given = event.headers.get("traceparent", "")
+    return given if _TRACEPARENT.fullmatch(given) else ""
 
 
 class Settings(SimpleNamespace):
@@ -68,6 +76,7 @@ class Context(Generic[M]):
     connect: Callable[[], Client] | None = field(default=None, repr=False)
     deadline: float = field(default=float("inf"), repr=False)
     stopped: Callable[[], bool] = field(default=lambda: False, repr=False)
+    span: str = field(default="", repr=False)
 
     def once(
         self,
@@ -126,6 +135,12 @@ class Context(Generic[M]):
         from workers.plugins.effects import PluginState
 
         return PluginState(self._effects, self.handler.partition(".")[0], self.store)
+
+    @property
+    def trace(self) -> str:
+        """The `traceparent` of the delivery (W3C Trace Context), or of this run with the extra `otel`. Empty if there
+        is none."""
+        return self.span or (trace_parent(self.event) if self.event else "")
 
     def remaining(self) -> float:
         """Seconds until this run times out."""

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from receiver import logs
 from receiver.inbox import Outcome
 from receiver.inbox.housekeeping import FailedRun
+from receiver.inbox.keys import run_item
 from receiver.inbox.outcomes import OutcomeKind
 
 RETRIED = "attempt failed; it will be retried"
@@ -43,6 +44,7 @@ class FailureLog:
             RETRIED if is_retried else logs.FAILED,
             {"handler": run.handler},
             event_id=run.stored.id,
+            run=run.item,
             store=run.stored.store,
             topic=run.stored.topic,
             version=detail.get("version"),
@@ -63,7 +65,8 @@ class FailureLog:
 def log_failed_runs(runs: Iterable[FailedRun], *, reason: str) -> None:
     """Log the runs that a housekeeper made failures."""
     for run in runs:
-        log.error(logs.FAILED, **run._asdict(), reason=reason, next_try="none")
+        item = run_item(run.event_id, run.handler)
+        log.error(logs.FAILED, **run._asdict(), run=item, reason=reason, next_try="none")
 
 
 def _after(seconds: float) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import signal
 import socket
@@ -35,9 +34,10 @@ from workers.plugins.plugin_code import ValidatedCode
 from workers.plugins.router import FailedFunction, Handler, Router
 from workers.runtime.pool.child_handle import pack_message, pack_result, read_runs
 from workers.runtime.pool.echoes import Echoes
-from workers.runtime.pool.error_details import describe_error, shorten, text_of
+from workers.runtime.pool.error_details import describe_error, shorten, storable
 from workers.runtime.pool.late_arrivals import LateArrivals
 from workers.runtime.pool.lease_guard import LeaseGuard, SharedLease
+from workers.runtime.pool.spans import configured_spans
 
 if TYPE_CHECKING:
     from workers.storeapi import Client
@@ -172,6 +172,7 @@ class RunExecutor:
         self._handlers: dict[str, LoadedHandler] = {}
         self._record_maps = {store: config.record_map(store) for store in config.known_stores}
         self._coroutines = CoroutineRunner()
+        self._span_of, self._export_spans = configured_spans(self._redis)
         self._error: BaseException | None = None
         """What the last run raised."""
         for one in plugins:
@@ -193,8 +194,10 @@ class RunExecutor:
         """Do one run and return how it ended."""
         started = time.perf_counter()
         self._error = None
+        logs.describe_work(lambda: _fields_of(run))
         with self._lease_of(run):
             result = self._call(run)
+        logs.describe_work(None)
         result.detail["ms"] = round((time.perf_counter() - started) * 1000, 3)
         return result
 
@@ -214,13 +217,14 @@ class RunExecutor:
                 ended = _skipped(unmet) if unmet else self._judge(run, event, handler)
                 if ended is None:
                     self._start(plugin)
-                    context = self._context(run, event, loaded)
-                    returned = self._coroutines.finish(handler.function(event, context))
+                    with self._span_of(run, event) as span:
+                        context = self._context(run, event, loaded, span)
+                        returned = self._coroutines.finish(handler.function(event, context))
         except BaseException as error:  # noqa: BLE001  handlers raise anything, CancelledError and SystemExit too
             self._error = error
             result = _result_of_error(error, run, plugin.packages)
         else:
-            result = ended or RunResult(Ending.DONE, {"result": _storable(returned)})
+            result = ended or RunResult(Ending.DONE, {"result": storable(returned)})
         if handler.stale == "skip":
             self.late_arrivals.note_settled(run, event, result)
         result.detail["version"] = plugin.version
@@ -246,6 +250,7 @@ class RunExecutor:
     def _call_failed(self, run: Run, loaded: LoadedHandler, function: FailedFunction, error: BaseException) -> None:
         """Once: if this process dies before the outcome is stored, the run begins and fails again."""
         event = self._event_of(run)
+        logs.describe_work(lambda: _fields_of(run))
         try:
             with self._lease_of(run), loaded.time_limit:
                 context = self._context(run, event, loaded)
@@ -255,7 +260,9 @@ class RunExecutor:
                 )
         except BaseException as raised:  # noqa: BLE001  plugins raise anything
             name = type(raised).__name__
-            log.warning("the function of @router.failed raised", handler=run.handler, exception=name)
+            log.warning("the function of @router.failed raised", exception=name)
+        finally:
+            logs.describe_work(None)
 
     def _lease_of(self, run: Run) -> contextlib.AbstractContextManager[None]:
         """While an ordered run is under way, this process ends if the lease does."""
@@ -278,7 +285,7 @@ class RunExecutor:
             plugin.resource = self._coroutines.finish(returned, keep_tasks=True)
         plugin.started = True
 
-    def _context(self, run: Run, event: Event, loaded: LoadedHandler) -> Context:
+    def _context(self, run: Run, event: Event, loaded: LoadedHandler, span: str = "") -> Context:
         store, plugin = event.store, loaded.plugin
         if store not in plugin.settings:
             plugin.settings[store] = plugin_settings.build(self._config, plugin.router, store)
@@ -296,6 +303,7 @@ class RunExecutor:
             log=loaded.log,
             deadline=time.monotonic() + loaded.timeout,
             stopped=self._stopped,
+            span=span,
         )
 
     def _effects_for(self, timeout: float) -> Effects:
@@ -320,6 +328,13 @@ class RunExecutor:
                     self._coroutines.finish(plugin.router.shutdown_function(plugin.resource))
             except BaseException as error:  # noqa: BLE001  plugins raise anything
                 log.warning("plugin shutdown failed", plugin=plugin.router.name, why=type(error).__name__)
+        self._export_spans()
+
+
+def _fields_of(run: Run) -> dict[str, Any]:
+    """What every line of the log has while a run is performed."""
+    event = {"event_id": run.stored.id, "store": run.stored.store}
+    return {**event, "handler": run.handler, "run": run.item, "attempt": run.attempts + 1}
 
 
 class TimeLimit:
@@ -372,14 +387,3 @@ def _seconds(after: Any) -> float | None:
         return None if after is None else max(0.0, min(float(after), LONGEST_AFTER))
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def _storable(value: Any) -> Any:
-    """A handler's result as it is stored: numbers as they are where JSON has them, anything else as short text."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int) and abs(value) < 1 << 53:
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    return shorten(value if isinstance(value, str) else text_of(value, repr))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable, Collection, Iterable
 from types import FrameType
@@ -54,3 +55,14 @@ def shorten(value: Any) -> str:
     """Text of bounded length that can be stored, whatever characters the handler put into it."""
     clean = text_of(value).encode("utf-8", "replace").decode()
     return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"
+
+
+def storable(value: Any) -> Any:
+    """A handler's result as it is stored: numbers as they are where JSON has them, anything else as short text."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) < 1 << 53:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return shorten(value if isinstance(value, str) else text_of(value, repr))
