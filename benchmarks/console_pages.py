@@ -152,7 +152,9 @@ class Filled:
         (delivery,) = fill_inbox.deliveries(self.config, 1, size=700)
         topic = f"kind{number % HANDLERS}.created" if group else SETTLED_TOPIC
         handler = f"bench.handle{number % HANDLERS}" if group else "bench.handle"
-        self.inbox.accept([replace(delivery, event=replace(delivery.event, topic=topic))])
+        self.inbox.accept(
+            [replace(delivery, event=replace(delivery.event, topic=topic, resource_id=f"{group or number}"))]
+        )
         (event,) = self.inbox.claim({"": 1}, capacity=1).runs
         self.inbox.route([(event, [(handler, keys.DEFAULT_QUEUE, True)])], self.inbox.declarations().version)
         run = replace(event, item=f"{event.event.id}|{handler}", handler=handler)
@@ -245,7 +247,7 @@ def pages(filled: Filled) -> dict[str, str]:
     """Every page, filter and search step, by its name."""
     newest = re.findall(r'href="/events/(\w{26})"', filled.text("/events?status=settled"))
     failed = re.findall(r'href="/events/(\w{26})"', filled.text("/events?status=failed"))
-    group = re.findall(r'href="/failures/(\w+)"', filled.text("/failures"))[0]
+    group = re.findall(r'href="/failures/([0-9a-f]{8})"', filled.text("/failures"))[0]
     older = re.findall(r'href="(/events\?before=[^"]+)"', filled.text("/events"))[0].replace("&amp;", "&")
     return {
         "overview, 1 hour": "/",
