@@ -29,6 +29,9 @@ _fields: dict[str, str] = {}
 """Of every line of this process. A context variable would be missing in other threads."""
 _work: list[Callable[[], Mapping[str, Any]]] = []
 """At most one: it returns fields of every line while this process performs a run."""
+HTTP_CLIENTS = ("httpx2", "httpcore2", "httpx", "httpcore", "urllib3")
+"""Libraries, ours and of plugins, that log each request with its URL, which may contain a token or a customer's data.
+A plugin that wants these lines sets the level itself."""
 FAILED = "run failed for good; see `storehooks failures`"
 
 
@@ -53,7 +56,8 @@ def setup(process: str) -> None:
         )
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each request with its URL, which may have a token
+    for name in HTTP_CLIENTS:
+        logging.getLogger(name).setLevel(logging.WARNING)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -18,6 +18,7 @@ from tests.support.page_reader import steps
 from tests.support.programs import ROOT
 
 PRODUCTION = ROOT / "docs/how-to/production.md"
+CONSOLE = ROOT / "docs/operating/console.md"
 
 
 @pytest.mark.full
@@ -82,5 +83,8 @@ def test_systemd_knows_every_line_of_the_units(tmp_path: Path) -> None:
 def test_nginx_accepts_its_config(tmp_path: Path) -> None:
     text = files_of_the_page()["/etc/nginx/conf.d/storehooks.conf"]
     text = re.sub(r"listen 443 ssl;|ssl_certificate\w* \S+;", "", text)
+    (console,) = re.findall(r"```nginx\n(.*?)```", CONSOLE.read_text(), re.DOTALL)
+    text = text.replace("location / {", f"{console}\nlocation / {{")
+    assert console in text
     (tmp_path / "nginx.conf").write_text(f"pid {tmp_path}/pid; events {{}} http {{ {text} }}")
     subprocess.run(["nginx", "-t", "-c", tmp_path / "nginx.conf"], check=True)

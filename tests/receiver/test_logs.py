@@ -30,6 +30,8 @@ for log in (logging.getLogger("gunicorn.error"), logs.get("ours")):
         log.exception("it failed")
         log.error("it failed", exc_info=error)
 logging.getLogger("gunicorn.error").info("fine")
+for name in ("httpx", "httpx2", "httpcore.http11", "urllib3.connectionpool"):
+    logging.getLogger(name).info("GET https://shop.example/customers?email=ada@example.com&token=whsec_1")
 """
 THREAD = """
 import threading

@@ -169,3 +169,11 @@ def test_a_plugin_that_imports_their_folder_is_refused_with_the_folder_and_the_f
     assert "plugins/loyalty.py:1" in done.stderr
     assert f"not {repository / 'workers'}; rename it" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_folder_is_named_also_where_python_does_not_find_it(repository: Path) -> None:
+    """Python's path of a command has neither the working directory nor the parents of a plugin."""
+    (repository / "plugins/loyalty.py").write_text("from workers.jobs import run\n" + PLUGIN)
+    done = run(repository, "handlers")
+    assert done.returncode == 2
+    assert f"workers is storehooks' own package: rename {repository / 'workers'}" in done.stderr

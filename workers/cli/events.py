@@ -24,6 +24,7 @@ from workers.cli.auditing import record
 from workers.cli.events_reread import reread
 from workers.cli.events_tail import event_list, event_row, tail
 from workers.cli.options import (
+    MOMENT_FORMS,
     UNREADABLE_HINT,
     Moment,
     Noun,
@@ -61,9 +62,9 @@ events.add_command(tail)
 @click.option("--delivery", metavar="ID", help="Only events of this delivery.")
 @click.option("--handler", metavar="H", help="Only events with a run of this handler.")
 @click.option("--result", metavar="TEXT", help="Only events with a run whose result contains this text.")
-@click.option("--error", metavar="TEXT", help="Only events with a run whose error contains this text.")
+@click.option("--error", metavar="TEXT", help="Only events with a run whose last error contains this text.")
 @click.option("--status", type=click.Choice([one.value for one in EventStatus]), help="Only events with this status.")
-@click.option("--since", type=Moment(), help="Only events accepted since then.")
+@click.option("--since", type=Moment(), help=f"Only events accepted since then. {MOMENT_FORMS}")
 @click.option("--until", type=Moment(), help="Only events accepted before then.")
 @before_option
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of events.")
@@ -113,7 +114,9 @@ def list_events(
         )
     else:
         output.echo("no events found")
-        output.next_command(*(f"{command}  send one" for command in send_command(config)))
+        is_search = status or before or wanted != EventFilter()
+        send = [f"{command}  send one" for command in send_command(config)]
+        output.next_command(*(["storehooks events  the newest events"] if is_search else send))
 
 
 def _microseconds(moment: datetime) -> int:
@@ -211,7 +214,7 @@ def _write_export(event_id: str, path: str) -> None:
 @click.option("--handler-version", metavar="V", help="Only runs of this version of the handler.")
 @click.option("--store", help="Only events of this store.")
 @click.option("--topic", metavar="GLOB", help='Only these topics: "order.*".')
-@click.option("--since", type=Moment(), help="Only events accepted since then.")
+@click.option("--since", type=Moment(), help=f"Only events accepted since then. {MOMENT_FORMS}")
 @click.option("--until", type=Moment(), help="Only events accepted until then.")
 @click.option("--first", type=click.IntRange(1), metavar="N", help="Maximum number of runs.")
 @click.option("--rate", type=Rate(), help="Maximum rate, such as 10/s.")

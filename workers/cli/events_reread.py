@@ -38,30 +38,31 @@ def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: 
     name = choose_store(config, store) if store else None
     client = connect_server(config)
     queries, failures = EventQueries(client), FailureQueries(client)
-    total = len(event_ids) or failures.count_unreadable()
+    given = [AllEvents(client, None).find_id(one) for one in event_ids]
+    chosen = list(dict.fromkeys(given)) if given else list(failures.unreadable(name))
+    total = len(chosen)
     output.confirm(f"read {counted(total, 'event')} again", yes=yes or dry_run or not total)
     if not dry_run:
         record(client, "reread", count=total, events=event_ids, store=name)
     rereader = Rereader(config, queries, store=name, dry_run=dry_run)
     with output.progress("reading", total) as bar:
-        chosen = dict.fromkeys(map(AllEvents(client, None).find_id, event_ids))
-        rereader.read(chosen or failures.unreadable(), bar.advance)
+        rereader.read(chosen, bar.advance)
     counts = rereader.counts
     if json_:
         others = {name: counts[one] for one, (name, _, _) in NOT_READ.items()}
         output.as_json({"read": counts[RereadResult.READ], **others, "still_unreadable": rereader.reasons})
     else:
-        _show(rereader, name, total, dry_run)
+        _show(rereader, name, failures.count_unreadable(), dry_run)
     if counts.keys() - {RereadResult.READ, RereadResult.DUPLICATE}:
         raise click.exceptions.Exit(1)
 
 
-def _show(rereader: Rereader, store: str | None, total: int, dry_run: bool) -> None:
-    """`total` is the number of unreadable events of all stores."""
+def _show(rereader: Rereader, store: str | None, unreadable: int, dry_run: bool) -> None:
+    """`unreadable` is the number of such events of all stores."""
     counts = rereader.counts
     if not counts:
-        others = f"no events of {store} to read again; other stores have {total:,}"
-        output.echo(others if store and total else "no events to read again: every event could be read")
+        others = f"no events of {store} to read again; other stores have {unreadable:,}"
+        output.echo(others if store and unreadable else "no events to read again: every event could be read")
         return
     output.line(output.figure(counts[RereadResult.READ], "accepted"), " can be read" if dry_run else " read and routed")
     for reason, number in rereader.reasons.most_common():

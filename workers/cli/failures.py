@@ -110,13 +110,12 @@ def list_groups(before: Cursor | None, limit: int, json_: bool) -> None:
         output.next_command(show, *_replay_or_drop(worst))
         return
     paused = f"handler:{worst.handler}" in Administration(client).paused()
-    output.next_command(
-        show,
-        f"storehooks handlers resume {worst.handler}  it is paused; start its runs again"
-        if paused
-        else f"storehooks handlers pause {worst.handler}  stop its runs for now; nothing is lost",
-        _replay_or_drop(worst)[0],
-    )
+    replay = _replay_or_drop(worst)[0]
+    if paused:  # the first five begin although it is paused: resume only if they succeed
+        output.next_command(show, replay, f"storehooks handlers resume {worst.handler}  then start its runs again")
+    else:
+        pause = f"storehooks handlers pause {worst.handler}  stop its runs for now; nothing is lost"
+        output.next_command(show, pause, replay)
 
 
 @failures.command("list")
@@ -158,10 +157,14 @@ def list_failures(group: str | None, before: Cursor | None, limit: int, follow: 
 
 @failures.command("show")
 @click.argument("group")
-def show_group(group: str) -> None:
+@json_option
+def show_group(group: str, json_: bool) -> None:
     """Show one group: counts, versions, traceback and an example event."""
     reader = FailureQueries(connect_reader(load_config()))
     found = _the_group(reader, group)
+    if json_:
+        output.as_json({**_group_row(found), "traceback": reader.traceback(found.example)})
+        return
     event_id, handler = keys.split_item(found.example)
     output.line(output.text(found.handler, "bold"))
     output.field("group", found.id, wide=10)

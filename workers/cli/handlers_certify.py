@@ -9,7 +9,7 @@ import click
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from workers.cli import output
-from workers.cli.options import Command, json_option, load_config_or_defaults
+from workers.cli.options import Command, given_config, json_option, load_config_or_defaults
 
 if TYPE_CHECKING:
     from workers.testing.certify.runner import Target
@@ -35,6 +35,7 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
     target, wanted = _target(config, which), _known_scenarios(only)
     with output.progress("certifying", len({"clean", *(wanted or _scenario_names())})) as bar:
         results = CertificationRun(config, target, seed=seed, only=wanted, on_scenario=bar.next_step).run()
+    results.config_file = given_config()
     if json_:
         output.as_json(report.as_json(results))
     else:

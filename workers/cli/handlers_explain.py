@@ -49,7 +49,8 @@ def explain(event_id: str, json_: bool) -> None:
 
 
 def _rows(one: HandlerExplanation) -> list[tuple[Any, ...]]:
-    why = one.handler, output.state("yes" if one.called else "no"), f"{one.reason}: {one.why}"[:160]
+    text = one.why if one.why.startswith(one.reason) else f"{one.reason}: {one.why}"
+    why = one.handler, output.state("yes" if one.called else "no"), text[:160]
     fix = os.path.relpath(one.fix) if one.fix.startswith("/") else one.fix
     return [why, ("", "", fix)] if fix and not fix.startswith("storehooks ") else [why]
 

@@ -11,7 +11,7 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.signing.grammar import encode_secret
 from receiver.contract.signing.presets import STANDARD_WEBHOOKS
 from workers.cli.options import require_store_name
-from workers.cli.output import echo, next_command
+from workers.cli.output import echo, next_command, warn
 
 CONFIG = """\
 # storehooks. All keys with their defaults: config.example.toml in the project's repository.
@@ -62,7 +62,12 @@ def init(store: str) -> None:
     config.write_text(CONFIG.format(store=store, secret=secret))
     plugin.parent.mkdir(exist_ok=True)
     plugin.write_text(PLUGIN)
+    data = Path("data")
+    data.mkdir(mode=0o700, exist_ok=True)
+    (data / ".gitignore").write_text("*\n")  # deliveries of customers, and keys
     echo(f"wrote {config} (store {store}, a new secret) and {plugin}")
+    if any((folder / ".git").exists() for folder in (Path.cwd(), *Path.cwd().parents)):
+        warn(f"{config} contains a secret: before you commit it, set the secret to env:NAME or file:PATH")
     next_command(
         "storehooks dev  start everything, with a sandbox store",
         "storehooks handlers  list the handlers",

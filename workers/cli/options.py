@@ -122,16 +122,19 @@ class Noun(CommandGroup):
         return "list"
 
 
+def given_config() -> str:
+    """The value of --config; empty without it."""
+    return (click.get_current_context().find_object(dict) or {}).get("config") or ""
+
+
 def load_config() -> Config:
     """Read the config that this command uses."""
-    given = click.get_current_context().find_object(dict) or {}
-    return load_from_environment(given.get("config"))
+    return load_from_environment(given_config() or None)
 
 
 def load_config_or_defaults() -> Config:
     """The same, or the defaults if there is no config file. For commands that need no configured store."""
-    given = click.get_current_context().find_object(dict) or {}
-    named = given.get("config") or os.environ.get("STOREHOOKS_CONFIG")
+    named = given_config() or os.environ.get("STOREHOOKS_CONFIG")
     if named or any(Path(name).is_file() for name in ("config.toml", EXAMPLE)):
         return load_config()
     return load(None, os.environ)
@@ -272,6 +275,9 @@ class Octets(click.ParamType[int]):
             return int(text) if text.isdecimal() else parse_size(text if text.lower().endswith("b") else f"{text}B")
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+MOMENT_FORMS = "TIME is 2026-11-15 or 2026-11-15T03:00, your local time, or how long ago: 90m, 7d."
 
 
 class Moment(click.ParamType[datetime]):

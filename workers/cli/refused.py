@@ -29,7 +29,14 @@ from workers.cli.options import (
 )
 from workers.cli.verify import find_refusal, find_refusal_id
 from workers.operations.arrivals import RefusalArrivals
-from workers.operations.release import ReleaseCheck, Released, select_refusals, verified, with_open_headers
+from workers.operations.release import (
+    ReleaseCheck,
+    Released,
+    count_selected,
+    select_refusals,
+    verified,
+    with_open_headers,
+)
 from workers.operations.release import release as accept_valid
 
 LISTING = RowList(
@@ -171,7 +178,8 @@ def _first_with_body(found: list[Refusal]) -> int:
 def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
     inbox, refusals = Inbox(connect_server(config)), refused_deliveries(config)
     check = ReleaseCheck(config)
-    record(inbox.client, "release", count=len(ids) or refusals.count_with_body(), store=store, refused=ids)
+    count = count_selected(refusals, check, store=store, ids=ids)
+    record(inbox.client, "release", count=count, store=store, refused=ids)
     with output.progress("verifying", refusals.count_with_body()) as bar:
         batches = select_refusals(refusals, check, store=store, ids=ids, progress=bar.advance)
         return accept_valid(config, inbox, refusals, check, batches)

@@ -62,6 +62,8 @@ def show_scheme(name: str) -> None:
     if name not in known:
         raise NotFound(f"no scheme {name}; known schemes: {', '.join(sorted(known))}")
     output.echo(to_toml(known[name], name), nl=False)
+    if known[name].timestamp and known[name].tolerance == Scheme.tolerance:
+        output.echo(f"# tolerance = {Scheme.tolerance}, the default: a delivery signed longer ago is refused")
     for caveat in caveats(known[name]):
         output.echo(f"# note: {caveat}")
 

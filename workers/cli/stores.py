@@ -28,6 +28,8 @@ def _ago(moment: datetime | None) -> str:
     return f"{span((datetime.now(UTC) - moment).total_seconds())} ago" if moment else "never"
 
 
+HELD = ("event or run", "events or runs")
+"""What waits while a store is paused: events that are not routed yet, and the runs of those that were routed before."""
 LISTING = RowList(
     cells={"state": output.state, "last_event": _ago, **{name: partial(output.figure, name=name) for name in FIGURES}},
     drop=("scheme",),
@@ -111,10 +113,10 @@ def resume(store: str, yes: bool) -> None:
     if f"store:{store}" not in administration.paused():
         output.echo(f"{store} is not paused")
         return
-    output.confirm(f"resume {store}", yes=yes, note=waits(waiting, "run"))
+    output.confirm(f"resume {store}", yes=yes, note=waits(waiting, *HELD))
     record(administration.client, "resume", store=store)
     administration.resume(store=store)
-    output.echo(f"{store} is resumed; {waits(waiting, 'run')}")
+    output.echo(f"{store} is resumed; {waits(waiting, *HELD)}")
 
 
 def _show_status(one: StoreStatus, now: datetime) -> None:

@@ -23,7 +23,7 @@ from workers.console.failures_view import the_group
 from workers.console.findings_process import ask_for_findings
 from workers.console.page_data import all_events, begin_action, console, end_action, name_argument, refusals
 from workers.console.page_data import text_argument as read_text
-from workers.operations.release import ReleaseCheck, Released, select_refusals
+from workers.operations.release import ReleaseCheck, Released, count_selected, select_refusals
 from workers.operations.release import release as accept_valid
 from workers.operations.replay import Replay, Selection, matching_runs
 from workers.operations.system_state import handler_rows
@@ -149,8 +149,9 @@ def release() -> AnyResponse:
         abort(400, "id is the number of a refused delivery.")
     ids, timer = [int(number)] if number else [], _Timer()
     with refusals() as stored:
-        entry = begin_action("release", count=len(ids) or stored.count_with_body(), store=store, refused=number)
         check = ReleaseCheck(config)
+        count = count_selected(stored, check, store=store or None, ids=ids)
+        entry = begin_action("release", count=count, store=store, refused=number)
         batches = timer.limit(select_refusals(stored, check, store=store or None, ids=ids))
         released = accept_valid(config, Inbox(console().client), stored, check, batches)
     result = _released(released) + timer.text("released")

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from workers.console.visible_text import visible
+
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -21,6 +23,8 @@ POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
+MAX_HOST = 100
+"""Characters of an unknown host that are shown."""
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -47,7 +51,9 @@ class Gate:
         host, path = environ.get("HTTP_HOST", "").lower(), environ.get("PATH_INFO", "")
         origin = self._origins.get(host)
         if origin is None:
-            return _plain(start, "400 Bad Request", "Unknown Host. Open the console at the URL of [console] url.")
+            received = visible(host, MAX_HOST) or "none"
+            sentence = f"Unknown Host: {received}. Open the console at the URL of [console] url."
+            return _plain(start, "400 Bad Request", sentence)
         if path != self._prefix and not path.startswith(f"{self._prefix}/"):
             return _plain(start, "404 Not Found", f"The console is at {self._prefix}/.")
         environ["SCRIPT_NAME"], environ["PATH_INFO"] = self._prefix, path[len(self._prefix) :] or "/"

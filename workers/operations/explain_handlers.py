@@ -85,7 +85,7 @@ def _dropped(run: RunRecord, result: str) -> HandlerExplanation:
         return HandlerExplanation(run.handler, False, "merged", f"coalesce: {run.result}")
     if run.reason == "stale":
         return HandlerExplanation(run.handler, False, "stale", f'{run.result}; with stale="run" it is called')
-    return HandlerExplanation(run.handler, True, RunStatus.DROPPED, f"dropped{result}")
+    return HandlerExplanation(run.handler, bool(run.attempts), RunStatus.DROPPED, f"dropped{result}")
 
 
 _NOT_CALLED = {

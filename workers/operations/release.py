@@ -126,6 +126,13 @@ def select_refusals(
             yield selected
 
 
+def count_selected(refusals: Refusals, check: ReleaseCheck, *, store: str | None, ids: Collection[int]) -> int:
+    """The number of selected refusals, for the audit trail; only a selection by store needs a look at each."""
+    if not store:
+        return len(ids) or refusals.count_with_body()
+    return sum(map(len, select_refusals(refusals, check, store=store, ids=ids)))
+
+
 def release(
     config: Config, inbox: Inbox, refusals: Refusals, check: ReleaseCheck, batches: Iterator[list[Refusal]]
 ) -> Released:

@@ -24,7 +24,8 @@ _TOPIC = re.compile(r"\*|[a-z0-9_*-]+(\.[a-z0-9_*-]+)*")
 _ORDER_BY = re.compile(r"resource|store|data(\.[^.\s]+)+")
 _UNKNOWN_OPTION = re.compile(r"Router\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 PACKAGES = ("workers", "receiver", "storehooks")
-OUR_FOLDERS = {Path(__file__).parents[2] / package for package in PACKAGES}
+HOME = Path(__file__).parents[2]
+OUR_FOLDERS = {HOME / package for package in PACKAGES}
 
 
 def validate_handler(handler: Handler) -> None:
@@ -202,12 +203,12 @@ def import_error(origin: str, error: BaseException) -> PluginError:
     frames = traceback.extract_tb(error.__traceback__)
     frame = ([one for one in frames if not _is_ours(one.filename)] or list(frames))[-1]
     begin, kind = f"{frame.filename}:{frame.lineno}: {origin} ", type(error).__name__
-    return PluginError(
-        begin + _describe_import_error(error, f"{kind}: {error}"), logged=begin + _describe_import_error(error, kind)
-    )
+    missing = f"{kind}: {error.name}" if isinstance(error, ModuleNotFoundError) and error.name else kind
+    whole, logged = (_describe_import_error(error, raised, frame.filename) for raised in (f"{kind}: {error}", missing))
+    return PluginError(begin + whole, logged=begin + logged)
 
 
-def _describe_import_error(error: BaseException, raised: str) -> str:
+def _describe_import_error(error: BaseException, raised: str, file: str) -> str:
     if isinstance(error, TypeError) and (match := _UNKNOWN_OPTION.search(str(error))):
         known = [name for name in inspect.signature(getattr(Router, match[1])).parameters if name != "self"]
         near = difflib.get_close_matches(match[2], known, n=1, cutoff=0.5)
@@ -215,8 +216,11 @@ def _describe_import_error(error: BaseException, raised: str) -> str:
         return f"has an unknown option {match[2]}; {hint}"
     sentence = f"cannot be loaded: {raised}"
     if isinstance(error, ImportError) and error.name and error.name.partition(".")[0] in PACKAGES:
-        own = f"{error.name.partition('.')[0]} is storehooks' own package"
-        return sentence if own in sentence else f"{sentence}; {own}: if you have one, rename yours"
+        package = error.name.partition(".")[0]
+        own = f"{package} is storehooks' own package"
+        places = (folder / package for folder in Path(file).parents if folder != HOME)
+        yours = next((str(place) for place in places if place.is_dir()), "yours, if you have one")
+        return sentence if own in sentence else f"{sentence}; {own}: rename {yours}"
     if isinstance(error, ModuleNotFoundError):
         return f"{sentence}; install it into this environment, or correct the import"
     if isinstance(error, ImportError):

@@ -45,7 +45,14 @@ def probe(store: Store, redis: Redis, *, url: str = "") -> float:
     started = time.monotonic()
     try:
         target, headers = with_query(url, request.headers)
-        response = httpx2.post(target, headers=headers, content=request.body, timeout=RESPONSE_SECONDS, trust_env=False)
+        response = httpx2.post(
+            target,
+            headers=headers,
+            content=request.body,
+            timeout=RESPONSE_SECONDS,
+            trust_env=False,
+            verify=httpx2.create_ssl_context(),  # trusts what `send` and `doctor` trust: SSL_CERT_FILE counts
+        )
     except httpx2.HTTPError as error:
         kind = type(error).__name__
         raise ProbeFailed(

@@ -175,7 +175,9 @@ class LocalSystem:
 
     def _is_ready(self, name: str) -> bool:
         if self._running[name].poll() is not None:
-            raise LocalSystemError(f"{name} did not start: {self.log_tail(name).strip()}")
+            *earlier, sentence = self.log_tail(name).strip().splitlines() or ["its log is empty"]
+            log = "\n".join(("", "The lines before, in its log:", *earlier)) if earlier else ""
+            raise LocalSystemError(f"{name} did not start: {sentence}{log}")
         match name:
             case "server":
                 with contextlib.suppress(RedisError):

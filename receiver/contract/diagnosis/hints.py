@@ -235,7 +235,7 @@ def _no_match(search: Search, capture: Capture) -> Hint:
     unstored = omitted(capture.headers)
     about_unstored = f"; {OMITTED}{', '.join(map(printable, unstored))}" if unstored else ""
     if search.signatures:
-        limit = f", and not all were tried: the body is {len(capture.body):,} bytes long" if search.stopped else ""
+        limit = " (the search reached its limit, so others were not tried)" if search.stopped else ""
         return Hint(
             "no known change makes the signature match: the store signs with a secret that is not configured, or in a "
             f"way that is not among the {search.tried:,} that were tried{limit}, or the body was changed in "

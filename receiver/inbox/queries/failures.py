@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any, NamedTuple
 
 from redis import Redis
@@ -182,12 +183,16 @@ class FailureQueries:
                 waiting += queued or 0
         return StoppedKeys(group.handler, group.id, tuple(stopped), waiting)
 
-    def unreadable(self) -> Iterator[str]:
-        """The events that could not be read, in the order in which they were accepted."""
-        for item in members(self.client, keys.FAILED):
-            event_id, handler = keys.split_item(item)
-            if handler == keys.INTAKE:
-                yield event_id
+    def unreadable(self, store: str | None = None) -> Iterator[str]:
+        """The events that could not be read, or those of one store, in the order in which they were accepted."""
+        items = (keys.split_item(item) for item in members(self.client, keys.FAILED))
+        events = (event_id for event_id, handler in items if handler == keys.INTAKE)
+        while page := list(islice(events, READ_AT_ONCE)):
+            pipeline = self.client.pipeline(transaction=False)
+            for event_id in page if store else ():
+                pipeline.hget(keys.EVENT + event_id, "store")
+            stores = [as_text(one or b"") for one in read_each(pipeline)] if store else [store] * len(page)
+            yield from (event_id for event_id, its_store in zip(page, stores, strict=True) if its_store == store)
 
     def latest(self, *, limit: int = 100) -> list[Failure]:
         """The latest failures of each group, those of the latest group first."""

@@ -10,10 +10,12 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from redis import Redis
 
 from receiver.config.values import Bounds
@@ -358,3 +360,49 @@ def test_dropped_refusals_are_gone_for_doctor_too(system: System) -> None:
     assert system.run_cli("refused", "drop", "--all", "--yes").stdout == "3 refused deliveries deleted\n"
     assert system.refusals().count() == system.refusals().count_with_body() == 0
     assert reported() == []
+
+
+def test_the_audit_trail_counts_what_was_selected_and_no_other_stores(busy: System) -> None:
+    """`refused release --store` was recorded with the count of all stores."""
+    refuse(busy, 3, "far")
+    for arguments in (["--store", "far"], ["--store", "north"], ["last"], []):
+        busy.run_cli("refused", "release", *arguments, "--yes")
+    entries = json.loads(busy.run_cli("audit", "--json").stdout)
+    assert [one["count"] for one in entries if one["action"] == "release"] == [5, 1, 2, 3]
+
+
+def test_the_audit_trail_counts_the_unreadable_events_of_one_store(busy: System) -> None:
+    for store, number in (("north", 1), ("south", 2)):
+        for at in range(number):
+            delivery = busy.delivery(store=store, delivery_id=f"msg_{store}_{at}")
+            busy.inbox.accept([replace(delivery, unreadable="no topic")])
+    assert "read 1 event again" in busy.run_cli("events", "reread", "--store", "north").stderr
+    busy.run_cli("events", "reread", "--store", "north", "--yes")
+    entries = json.loads(busy.run_cli("audit", "--json").stdout)
+    assert [one["count"] for one in entries if one["action"] == "reread"] == [1]
+
+
+def test_a_resumed_store_says_what_waits(busy: System) -> None:
+    """It counts events that are not routed yet, and called them runs."""
+    busy.accept(store="south", delivery_id="msg_held")
+    assert not busy.inbox.claim({"": 1}, capacity=1).runs, "a claim finds that the store is paused, and holds it"
+    assert "south is resumed; 1 event or run waits" in busy.run_cli("stores", "resume", "south", "--yes").stdout
+
+
+def test_a_search_that_finds_nothing_does_not_propose_to_send_an_event(busy: System) -> None:
+    shown = busy.run_cli("events", "--error", "no such text").stdout
+    assert "no events found" in shown
+    assert "storehooks send" not in shown
+    assert "storehooks events" in shown
+
+
+def test_help_says_the_forms_of_a_time_and_which_error_is_searched() -> None:
+    texts = " ".join(CliRunner().invoke(storehooks, ["events", "list", "--help"]).output.split())
+    assert "TIME is 2026-11-15 or 2026-11-15T03:00, your local time, or how long ago: 90m, 7d." in texts
+    assert "whose last error contains" in texts
+
+
+def test_a_failure_group_is_shown_as_json(busy: System) -> None:
+    (group,) = json.loads(busy.run_cli("failures", "--json").stdout)
+    shown = json.loads(busy.run_cli("failures", "show", "last", "--json").stdout)
+    assert shown == {**group, "traceback": ""}

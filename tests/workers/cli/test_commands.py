@@ -250,12 +250,23 @@ def test_init_writes_a_valid_config(tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return storehooks(*arguments, cwd=tmp_path)
 
-    assert run("init").returncode == 0
+    first = run("init")
+    assert (first.returncode, "contains a secret" in first.stderr) == (0, False)
+    assert (tmp_path / "data/.gitignore").read_text() == "*\n"
+    assert (tmp_path / "data").stat().st_mode & 0o077 == 0
     assert "hello.greet" in run("handlers").stdout
     assert (tmp_path / "config.toml").stat().st_mode & 0o077 == 0
     again = run("init")
     assert again.returncode == 2
     assert "not overwritten" in again.stderr
+
+
+def test_init_in_a_git_repository_warns_of_the_secret(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "shop").mkdir()
+    done = storehooks("init", cwd=tmp_path / "shop")
+    assert done.returncode == 0
+    assert "config.toml contains a secret: before you commit it" in done.stderr
 
 
 def test_the_config_of_init_uses_the_api_of_the_sandbox_store(tmp_path: Path) -> None:

@@ -422,6 +422,7 @@ def test_schemes_are_listed_with_their_stores_and_shown_as_toml(tmp_path: Path) 
         "stores": [],
     }
     assert "storehooks scheme detect" in cli(config, "scheme").stdout
+    assert "# tolerance = 300, the default" in cli(config, "scheme", "show", "stripe").stdout
     config.write_text(cli(config, "scheme", "show", "shopware").stdout)
     assert load(config, {}).known_schemes["shopware"].signed == "{body}"
 

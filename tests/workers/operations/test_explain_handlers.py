@@ -15,6 +15,7 @@ from receiver.inbox import Declaration, keys
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
 from receiver.inbox.queries.handlers import AbsentHandler
 from tests.support.harness import System, eventually
+from workers.cli.handlers_explain import _rows as table_rows
 from workers.operations.explain_handlers import HandlerExplanation, RoutingFacts, explain
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -75,6 +76,7 @@ def explained(
             "it is writing; due 2026-11-15 12:00:00 UTC",
         ),
         (explained(run("s.a", "dropped", result="a test")), True, "dropped", 'dropped: "a test"'),
+        (explained(run("s.a", "dropped", 0, result="noise")), False, "dropped", 'dropped: "noise"'),
         (explained(run("s.a", "failed", error="KeyError")), True, "failed", "failed, attempt 1: KeyError"),
         (explained(run("s.a", "failed", error="gone", reason="no-such-handler")), False, "failed", "gone"),
         (explained(run("s.a", "waiting", 2, due_at=NOON, error="x")), True, "retrying", "due 2026-11-15 12:00:00 UTC"),
@@ -291,3 +293,15 @@ def test_an_unknown_event_is_a_usage_error(system: System) -> None:
     done = system.run_cli("handlers", "explain", "nothing")
     assert done.returncode == 2
     assert "no event 'nothing'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (explained(run("s.a", "dropped", result="a test")), 'dropped: "a test"'),
+        (explained(run("s.a", "failed", error="E")), "failed, attempt 1: E"),
+        (explained(run("s.a", "done")), "called: done, attempt 1"),
+    ],
+)
+def test_the_table_says_the_reason_once(found: HandlerExplanation, text: str) -> None:
+    assert table_rows(found)[0][2] == text

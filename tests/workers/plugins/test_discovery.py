@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from tests.support.harness import SECRET, Process, System, eventually
 from workers import Context, Event, Router
 from workers.plugins import discovery, plugin_settings
 from workers.plugins.router import Handler
+from workers.plugins.validation import import_error
 from workers.plugins.validation_process import validate_plugin, validate_plugins
 
 HEAD = "from workers import Router\nrouter = Router('shop')\n"
@@ -125,7 +127,7 @@ MORE = {
         HEAD + "@router.startup\ndef go():\n    pass\n", "shop.py:3", "must take one argument", "def go(settings)"
     ),
     "their own workers": Broken(
-        HEAD + "import workers.tasks\n", "shop.py:3", "storehooks' own package", "rename yours"
+        HEAD + "import workers.tasks\n", "shop.py:3", "storehooks' own package", "rename yours, if you have one"
     ),
     "a name of their own workers": Broken(
         HEAD + "from workers import Job\n", "shop.py:3", "cannot import name 'Job'", "rename yours"
@@ -439,3 +441,13 @@ def test_a_condition_that_raises_is_a_failed_attempt(make_system: Callable[..., 
     event_id = system.accept()
     assert system.settled(event_id) == "failed"
     assert "KeyError" in system.run_of(event_id, "shop.one").error
+
+
+def test_the_log_names_the_module_that_is_missing_and_no_message() -> None:
+    """The log has no messages of exceptions, and said only `ModuleNotFoundError; install it`."""
+    with pytest.raises(ModuleNotFoundError) as missing:
+        importlib.import_module("crm_client")
+    assert "cannot be loaded: ModuleNotFoundError: crm_client; install it" in import_error("p", missing.value).logged
+    with pytest.raises(ValueError, match="whsec") as failed:
+        raise ValueError("whsec_quoted")
+    assert "whsec" not in import_error("p", failed.value).logged

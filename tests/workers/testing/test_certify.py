@@ -102,7 +102,8 @@ def test_a_handler_that_is_not_idempotent_and_depends_on_the_order_is_found(
     assert (result["idempotent"], result["order_safe"], result["seed"]) == (False, False, 9)
     not_safe = {"handler": "both.remember", "order_safe": False, "proposal": NEWEST_ONLY, "suffices": False}
     assert result["order"] == [not_safe], "it needs each event, so stale=skip does not help"
-    assert found["redelivered"]["reproduce"].endswith("certify plugin.py --seed 9 --only redelivered")
+    given = "certify plugin.py --seed 9 --only redelivered --config "
+    assert given in found["redelivered"]["reproduce"]
     assert result["memory_mb"] > 10
     assert result["ms_longest"] >= result["ms_per_event"] > 0
 
@@ -155,7 +156,9 @@ def test_the_report_shows_the_command_to_reproduce_and_claims_only_what_was_run(
     text = "\n".join(report.lines(results))
     assert "ok    clean" in text
     assert "FAIL  late" in text
-    assert "reproduce: storehooks handlers certify shop.py --seed 7 --only late" in text
+    assert "reproduce: storehooks handlers certify shop.py --seed 7 --only late\n" in text
+    results.config_file = "my config.toml"
+    assert "--only late --config 'my config.toml'\n" in "\n".join(report.lines(results))
     assert "idempotent      unknown\norder-safe      no" in text
 
 

@@ -213,6 +213,8 @@ def test_settings_and_further_config_are_written_as_toml(tmp_path: Path) -> None
 def test_a_system_that_cannot_start_reports_the_cause(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0\n")
     system = SystemUnderTest(tmp_path / "system")
-    with pytest.raises(LocalSystemError, match=r"bad\.py:1: plugin .* ZeroDivisionError"):
+    with pytest.raises(LocalSystemError, match=r"bad\.py:1: plugin .* ZeroDivisionError") as raised:
         system.start(tmp_path / "bad.py")
+    assert "bad.py:1: plugin" in str(raised.value).splitlines()[0], "lines of the log come after the sentence"
+    assert "{" not in str(raised.value).splitlines()[0]
     system.stop()

@@ -106,7 +106,8 @@ def probe_public_url(config: Config, url: str, seconds: float) -> WebFacts:
 
 
 def _get(url: str, seconds: float) -> httpx2.Response:
-    return httpx2.get(url, timeout=seconds, follow_redirects=False, trust_env=False)
+    trusted = httpx2.create_ssl_context()  # SSL_CERT_FILE counts, as for `send`; proxies of the environment do not
+    return httpx2.get(url, timeout=seconds, follow_redirects=False, trust_env=False, verify=trusted)
 
 
 def _health_fault(answer: httpx2.Response) -> str:

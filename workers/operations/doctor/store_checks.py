@@ -84,7 +84,7 @@ def _summary(facts: Facts, name: str) -> str:
         parts.append("token configured" if api.token_seconds_left is None else f"token {span(api.token_seconds_left)}")
     if checked := facts.inbox.checked.get(name) if facts.inbox else None:
         age = span(facts.now.timestamp() - checked.at)
-        parts.append(f"{checked.wanted - checked.missing} of {checked.wanted} subscriptions ({age} ago)")
+        parts.append(f"{checked.wanted - checked.missing} of {checked.wanted} wanted subscriptions ({age} ago)")
     last = facts.inbox.last_events.get(name) if facts.inbox else None
     if last:
         parts.append(f"last event {span((facts.now - last).total_seconds())} ago")
@@ -177,7 +177,9 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
     elif checked.missing:
         yield fail(name, _drift(checked), *_troubles(checked), fix=f"storehooks subscriptions apply --store {name}")
     elif checked.pending:
-        yield warn(name, _drift(checked), fix=f"{plan}, then apply: only an operator deletes subscriptions")
+        prune = f"the check deletes what no handler has wanted for {span(facts.config.subscriptions.prune_after)}"
+        fix = f"{plan}, then apply; or wait: {prune}"
+        yield warn(name, _drift(checked), *_whys(checked), fix=fix)
     elif every and age > MISSED_CHECKS * every:
         text = f"subscriptions were last checked {span(age)} ago"
         yield warn(name, text, fix="check that workers are running; the cause is in the worker's log")
@@ -185,7 +187,12 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
 
 def _drift(checked: CheckResult) -> str:
     changes = [f"{change.get('action')} {change.get('topic')}" for change in checked.pending]
-    return f"{counted(checked.wanted, 'subscription')} wanted; pending changes: {some(changes)}"
+    numbers = f"{counted(checked.wanted, 'subscription')} wanted, {len(checked.existing):,} at the store"
+    return f"{numbers}; pending changes: {some(changes)}"
+
+
+def _whys(checked: CheckResult) -> list[str]:
+    return [f"{change.get('topic')}: {change.get('why')}" for change in checked.pending][:3]
 
 
 def _troubles(checked: CheckResult) -> list[str]:

@@ -108,7 +108,7 @@ class _GuardedTransport(httpx2.HTTPTransport):
         super().__init__(trust_env=False)
         self._pool.close()
         self._pool = httpcore2.ConnectionPool(
-            ssl_context=httpx2.create_ssl_context(trust_env=False),
+            ssl_context=httpx2.create_ssl_context(),  # SSL_CERT_FILE and SSL_CERT_DIR name the trusted certificates
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_CONNECTIONS,
             keepalive_expiry=5.0,

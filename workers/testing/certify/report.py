@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -44,7 +45,8 @@ def as_json(results: Results) -> dict[str, Any]:
 
 
 def reproduce(results: Results, scenario: str) -> str:
-    return f"storehooks handlers certify {results.target.source} --seed {results.seed} --only {scenario}"
+    command = f"storehooks handlers certify {results.target.source} --seed {results.seed} --only {scenario}"
+    return f"{command} --config {shlex.quote(results.config_file)}" if results.config_file else command
 
 
 def lines(results: Results) -> Iterator[str]:

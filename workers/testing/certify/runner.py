@@ -89,6 +89,8 @@ class Results:
     ms_per_event: float = 0.0
     ms_longest: float = 0.0
     seconds: float = 0.0
+    config_file: str = ""
+    """The value of --config, which the command that reproduces a finding needs too."""
 
 
 @dataclass(frozen=True)

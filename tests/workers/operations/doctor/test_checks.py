@@ -661,7 +661,9 @@ def lines_of(facts: Facts, name: str = "north") -> list[str]:
 
 def test_a_healthy_store_has_a_summary(facts: Facts) -> None:
     changed = with_inbox(facts, last_events={"north": NOW - timedelta(seconds=3)})
-    assert lines_of(changed) == ["ok north: token 51 min, 6 of 6 subscriptions (1 min ago), last event 3 s ago -> "]
+    assert lines_of(changed) == [
+        "ok north: token 51 min, 6 of 6 wanted subscriptions (1 min ago), last event 3 s ago -> "
+    ]
     assert lines_of(changed, "south") == ["ok south: no base_url, so its API is not used, no event yet -> "]
 
 
@@ -690,7 +692,7 @@ def test_api_findings(facts: Facts, api: ApiFacts, says: str) -> None:
     ("checked", "says"),
     [
         (None, "warn north: subscriptions were not checked yet; workers check every 5 min"),
-        (CheckResult("north", NOW.timestamp() - 60, wanted=6), "ok north: token 51 min, 6 of 6 subscriptions"),
+        (CheckResult("north", NOW.timestamp() - 60, wanted=6), "ok north: token 51 min, 6 of 6 wanted subscriptions"),
         (
             CheckResult("north", NOW.timestamp() - 7200, wanted=6),
             "warn north: subscriptions were last checked 2 h ago",
@@ -703,13 +705,20 @@ def test_api_findings(facts: Facts, api: ApiFacts, says: str) -> None:
             CheckResult(
                 "north", NOW.timestamp(), wanted=6, pending=({"action": "enable", "topic": "order.paid", "why": "x"},)
             ),
-            "fail north: 6 subscriptions wanted; pending changes: enable order.paid -> storehooks subscriptions apply",
+            "fail north: 6 subscriptions wanted, 0 at the store; pending changes: enable order.paid -> "
+            "storehooks subscriptions apply",
         ),
         (
             CheckResult(
-                "north", NOW.timestamp(), wanted=6, pending=({"action": "delete", "topic": "order.paid", "why": "x"},)
+                "north",
+                NOW.timestamp(),
+                wanted=1,
+                existing=("a", "b"),
+                pending=({"action": "delete", "topic": "order.paid", "why": "deleted in 6 d"},),
             ),
-            "warn north: 6 subscriptions wanted; pending changes: delete order.paid -> storehooks subscriptions plan",
+            "warn north: 1 subscription wanted, 2 at the store; pending changes: delete order.paid / order.paid: "
+            "deleted in 6 d -> storehooks subscriptions plan --store north, then apply; or wait: the check deletes "
+            "what no handler has wanted for 7 d",
         ),
     ],
 )

@@ -6,15 +6,19 @@ import json
 import os
 import re
 import signal
+import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from receiver.config import load
 from receiver.config.values import Bounds
 from receiver.contract.intake import read_delivery
 from receiver.inbox import Administration, Inbox, connect
@@ -32,9 +36,12 @@ from tests.support.installations import (
 )
 from tests.support.proxy import Proxy
 from tests.support.raw_server import RawServer
+from tests.support.tls_proxy import TlsProxy
 from workers.cli import storehooks
 from workers.operations.doctor import local_facts, worker_checks
 from workers.operations.doctor.network_facts import probe_public_url
+from workers.storeapi.errors import Unreachable
+from workers.storeapi.transport import http
 
 FAILING = """
 from workers import Fail, Router
@@ -342,3 +349,46 @@ def test_a_store_whose_accepted_deliveries_were_all_unreadable_has_accepted_some
     said = system.run_cli("doctor", "--json").stdout
     assert "no delivery was ever accepted" not in said
     assert "signature-mismatch 1; 1 other delivery was accepted and failed: see `storehooks failures`" in said
+
+
+class Alive(BaseHTTPRequestHandler):
+    """Answers as the web process does."""
+
+    def do_GET(self) -> None:
+        body = b'{"status": "alive", "stores_in": "redis"}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_private_certificate_authority_of_the_environment_is_trusted_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`send` trusted what SSL_CERT_FILE names; doctor, probes and the store's API did not."""
+    certificate = tmp_path / "cert.pem"
+    TlsProxy(tmp_path, tmp_path / "unused").listener.close()  # it makes the certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, tmp_path / "key.pem")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Alive)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"https://127.0.0.1:{server.server_port}"
+    (tmp_path / "config.toml").write_text(f'[receiver]\npublic_url = "{url}"\n')
+    config = load(tmp_path / "config.toml", {})
+    monkeypatch.setattr(http, "_pools", {})
+    try:
+        assert "CERTIFICATE_VERIFY_FAILED" in probe_public_url(config, url, 5).fault
+        with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            http.HttpSession(allow_private=True).send("GET", url, headers={}, until=time.monotonic() + 5)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        monkeypatch.setattr(http, "_pools", {})
+        assert probe_public_url(config, url, 5).fault == ""
+        answer = http.HttpSession(allow_private=True).send("GET", url, headers={}, until=time.monotonic() + 5)
+        assert answer.status == 200
+    finally:
+        server.shutdown()
+        server.server_close()
