@@ -76,7 +76,8 @@ class LoopWorker(Worker):
         """Accept a few connections: the others in the queue may be for another process. Accept more each time that
         some are left: while the loop is busy, cheap connections would keep senders waiting in a full queue."""
         arriving = self._arriving()
-        space = self._connections.space_for(self._accept_at_once + arriving) - arriving
+        wanted = min(self._accept_at_once, self._connections.most // 16 + 1)  # it may end as many
+        space = self._connections.space_for(wanted + arriving) - arriving
         if self._connections.crowded:
             self._loop.remove_reader(listener)  # until the next check
         for _ in range(space):
@@ -92,7 +93,7 @@ class LoopWorker(Worker):
             self._accepting[task] = connection
             task.add_done_callback(self._on_accepted)
         else:
-            self._accept_at_once = min(2 * self._accept_at_once, MOST_AT_ONCE)
+            self._accept_at_once = min(self._accept_at_once + max(0, space), MOST_AT_ONCE)
 
     def _arriving(self) -> int:
         """How many accepted connections are not among the open ones yet."""

@@ -377,7 +377,7 @@ def test_a_long_queue_of_connections_is_accepted_in_few_turns() -> None:
 
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
         listener.setblocking(False)
-        senders = [socket.create_connection(listener.getsockname()) for _ in range(300)]
+        senders = [socket.create_connection(listener.getsockname()) for _ in range(310)]
         asyncio.run(accept(listener))
         for sender in senders:
             sender.close()
