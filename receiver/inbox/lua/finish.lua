@@ -45,7 +45,8 @@ local function release(id, handler, run, outcome, detail, delay, mark, store)
     redis.call('HSET', P .. 'busy', limit_of(handler) or 'h:' .. handler, NOW + tonumber(delay) .. ' ' .. delay)
     redis.call('HSET', P .. 'e:' .. id, 'x:' .. handler, detail)
   end
-  if mark then return queue_again(id, handler, run, mark, store) end
+  local comes_first = mark and is_merging(mark) and run.losses > 0 -- as after a loss: it may have been handled already
+  if mark and not comes_first then return queue_again(id, handler, run, mark, store) end
   run.state = 'ready'
   write_run(id, handler, run)
   return_to_front(id, handler, run.urgent)

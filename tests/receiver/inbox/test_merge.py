@@ -14,7 +14,7 @@ from receiver.inbox import Declaration, Outcome, Run, keys
 from receiver.inbox.model import from_ms
 from receiver.inbox.outcomes import OutcomeKind
 from receiver.inbox.queries.events import RunRecord
-from tests.support.harness import System
+from tests.support.harness import System, eventually
 
 PUSH = "shop.push"
 MERGING = (PUSH, "default", False, "m resource")
@@ -203,3 +203,19 @@ def test_a_burst_of_many_is_merged_in_slices(merging: System) -> None:
         finish(merging, runs[0])
     assert ran == [("event0500", 500), ("event0899", 398)]
     assert merging.ledger.counters().total["settled"] == 900
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.RELEASE, OutcomeKind.BUSY])
+def test_a_lost_run_that_is_given_back_is_still_repeated_before_older_events(
+    merging: System, redis: Redis, kind: OutcomeKind
+) -> None:
+    arrive(merging, "a", "b", "c")
+    (run,) = claim(merging)
+    redis.zadd(keys.LEASED, {run.item: 1})
+    merging.housekeeping.tick()
+    (again,) = claim(merging)
+    assert merging.inbox.finish([Outcome(again, kind, {"error": "x"}, 0.001)]) == [True]
+    (first,) = eventually(lambda: claim(merging), 5)
+    assert (first.stored.id, first.merged) == ("c", ("a", "b"))
+    finish(merging, first)
+    assert [state(redis, name) for name in "abc"] == ["dropped", "dropped", "done"]
