@@ -29,7 +29,8 @@ from receiver.contract.compose import compose
 from receiver.inbox.queries.time_series import COUNTERS
 from receiver.inbox.sampling import Sampler
 from receiver.spool import EVENTS_FILE
-from tests.support.harness import Process, Server, System, children_of, comm, eventually
+from tests.support.harness import OTHER_SECRET, SECRET, Process, Server, System, children_of, comm, eventually
+from workers.operations.metrics import MetricsCollector
 from workers.operations.traffic import SPANS, read_traffic
 
 OPEN_EVENTS = 300
@@ -37,6 +38,9 @@ OPEN_EVENTS = 300
 how long a queue is that grows because the machine is slower than its senders."""
 AWAY_PAUSE = 0.05
 """Seconds between the deliveries of a sender while the server is away: they are handled all at once when it is back."""
+PERSONAL = "jane.doe@soak.example"
+DATA = {"id": 1, "email": PERSONAL}
+"""The payloads, the headers and messages of exceptions have it; no line of a log may."""
 HANDLERS = ("shop.fast", "shop.flaky", "shop.slow", "shop.awaits")
 PLUGIN = """
 import asyncio, os, random, time
@@ -55,7 +59,7 @@ def fast(event, ctx):
 @router.on("*", retries=(0.1,) * 20)
 def flaky(event, ctx):
     if ctx.attempt == 1 and random.random() < 0.02:
-        raise RuntimeError("now and then")
+        raise RuntimeError("now and then, for " + event.data["email"])
     note(event, "flaky")
 
 @router.on("*", retries=(0.1,) * 20)
@@ -171,9 +175,10 @@ class Soak:
         """Send until it is answered 2xx, as a store would, always with the same id."""
         url = f"http://127.0.0.1:{self.system.port}/webhooks/{store.name}"  # type: ignore[attr-defined]
         while not self._stop.is_set():
-            request = compose(store, topic="order.created", delivery_id=delivery_id, data={"id": 1}, now=time.time())  # type: ignore[arg-type]
+            request = compose(store, topic="order.created", delivery_id=delivery_id, data=DATA, now=time.time())  # type: ignore[arg-type]
             try:
-                answer = client.post(url, headers=request.headers, content=request.body)
+                headers = {**request.headers, "x-customer": PERSONAL}
+                answer = client.post(url, headers=headers, content=request.body)
                 if answer.is_success:
                     self.report.answered[answer.json()["id"]] = time.time()
                     return
@@ -282,6 +287,8 @@ class Soak:
             thread.join(10)
         self._settle()
         eventually(self._charts_agree, 15, what="the charts have the sums that stats shows")
+        self._require_equal_metrics()
+        self._require_clean_log()
         self._count()
         return self.report
 
@@ -318,6 +325,29 @@ class Soak:
             for found in (one.changes, one.rows)
             for name in COUNTERS
         )
+
+    def _require_equal_metrics(self) -> None:
+        """The metrics have exactly what `stats --json` shows."""
+        shown = json.loads(self.system.run_cli("stats", "--json").stdout)
+        found = {one.name: one.samples for one in MetricsCollector(self.system.config, self.system.client).collect()}
+        for store, counts in shown["stores"].items():
+            events = {
+                one.labels["status"]: one.value for one in found["storehooks_events"] if one.labels["store"] == store
+            }
+            assert events == {status: counts[status] for status in ("open", "settled", "failed")}, store
+            deliveries = {
+                one.labels["verdict"]: one.value
+                for one in found["storehooks_deliveries"]
+                if one.labels["store"] == store
+            }
+            names = {"accepted": "accepted", "duplicate": "duplicates", "refused": "refused"}
+            assert deliveries == {verdict: counts[name] for verdict, name in names.items()}, store
+
+    def _require_clean_log(self) -> None:
+        """No payload, personal data or secret is in the log of any process."""
+        text = self.log.read_text(errors="replace")
+        assert "worker started" in text
+        assert not [word for word in (PERSONAL, SECRET, OTHER_SECRET, "webhook-signature") if word in text]
 
     def _spool(self, query: str) -> int:
         """A number from the spool's file; 0 if no delivery ever went there."""

@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from receiver.contract.compose import compose
 from receiver.inbox import Outcome, keys
 from receiver.inbox.outcomes import OutcomeKind
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
@@ -140,6 +143,7 @@ def test_counts_are_shown_again_and_again(system: System, follow: Callable[..., 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_each_event_is_printed_once_although_the_reader_pauses_and_the_server_restarts(tmp_path: Path) -> None:
     """10,000 events over HTTP, some of them spooled while the server is away and drained afterwards."""
     for name in ("server", "system"):
@@ -163,16 +167,26 @@ def test_each_event_is_printed_once_although_the_reader_pauses_and_the_server_re
 
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
-        first = {system.deliver()}
+        store = system.config.known_stores["north"]
+
+        def deliver(number: int) -> str:
+            now = time.time()
+            request = compose(store, topic="order.created", delivery_id=f"msg_{number}", data={"id": number}, now=now)
+            answer = system.post(request)
+            assert answer.status_code == 200, answer.text
+            return str(answer.json()["id"])
+
+        first = {deliver(0)}
         while not printed:
-            first.add(system.deliver())
-        sent = [system.deliver() for _ in range(3_000)]
-        go_on.clear()
-        sent += [system.deliver() for _ in range(3_000)]
-        server.stop()
-        sent += [system.deliver() for _ in range(1_000)]
-        server.start()
-        sent += [system.deliver() for _ in range(3_000)]
+            first.add(deliver(-len(first)))
+        with ThreadPoolExecutor(8) as senders:
+            sent = list(senders.map(deliver, range(1, 3_001)))
+            go_on.clear()
+            sent += senders.map(deliver, range(3_001, 6_001))
+            server.stop()
+            sent += senders.map(deliver, range(6_001, 7_001))
+            server.start()
+            sent += senders.map(deliver, range(7_001, 10_001))
         go_on.set()
         eventually(lambda: set(sent) <= set(printed), 120, what="all are printed")
         process.send_signal(signal.SIGINT)
