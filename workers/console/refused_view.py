@@ -26,7 +26,7 @@ def page() -> str:
         abort(400, "before is the number of a refused delivery.")
     with refusals() as stored:
         found = stored.newest(store=store or None, before=int(before) if before else None, limit=ROWS + 1)
-        by_store = stored.by_store()
+        by_store = [one for one in stored.by_store() if store in ("", one.store)]
     host = host_of(console().config.data_dir)
     elsewhere = [
         (name, one)
