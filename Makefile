@@ -25,7 +25,7 @@ run: $(RUN)  ## start everything here: receiver, workers, a sandbox store; Ctrl-
 
 setup: $(RUN)  ## prepare .venv only; then .venv/bin/storehooks works
 
-test: $(DEV)  ## the test suite; needs nothing but Python (ARGS="-k name" picks some)
+test: $(DEV)  ## the test suite; needs nothing but Python (ARGS="-n 0 -k name" picks some)
 	@$(BIN)/python -m pytest -n $$(($$(nproc) * 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-full: $(DEV) $(DOCS)  ## the tests that need other programs: faketime, strace, openssl, postgresql, node, slowhttptest, chromium, promtool; skipped where one is missing
