@@ -6,13 +6,15 @@ import threading
 
 import orjson
 from flask import Blueprint, abort, render_template, request
+from markupsafe import escape
 
 from receiver.contract.errors import ConfigError
 from receiver.inbox import EventQueries
 from workers.console.events_view import the_event
 from workers.console.page_data import begin_action, console, end_action, name_argument, reader
 from workers.console.payload_tree import Node, PersonalFields, body_tree
-from workers.operations.rehearsal import rehearse
+from workers.console.visible_text import visible
+from workers.operations.rehearsal import MAX_PRINTED, rehearse
 
 pages = Blueprint("rehearsal", __name__)
 AT_ONCE = 2
@@ -42,6 +44,7 @@ def run(event_id: str) -> str | tuple[str, int]:
         handler=handler,
         found=found,
         fault=fault,
+        printed=escape(visible(found.printed, MAX_PRINTED)) if found else "",
         calls=[(one["operation"], _tree([*one["arguments"], one["fields"]])) for one in found.calls] if found else [],
         written=[(one["name"], _tree({"before": one["before"], "after": one["after"]})) for one in found.state]
         if found

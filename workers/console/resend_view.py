@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
+from urllib.parse import urlencode
+
+from flask import Blueprint, Response, abort, current_app, redirect, render_template, request, url_for
 from markupsafe import Markup, escape
 from werkzeug.wrappers import Response as AnyResponse
 
@@ -13,12 +15,14 @@ from workers.console.events_view import the_event
 from workers.console.page_data import all_events, begin_action, console, end_action
 from workers.console.visible_text import visible_json
 from workers.operations.curl_command import curl_command
-from workers.operations.edited_events import indented, resend
+from workers.operations.edited_events import indented, resend, text_of
 from workers.operations.event_export import write
 
 pages = Blueprint("resend", __name__)
 MAX_EDITED = 100_000
-"""Bytes of a body that can be edited. A form takes up to three for each."""
+"""Bytes of a body that can be edited."""
+REST_OF_FORM = 1_000
+"""Bytes of a form for what is not the body."""
 
 
 @pages.post("/events/<event_id>/edit")
@@ -27,7 +31,7 @@ def edit(event_id: str) -> str:
     event = _with_body(event_id)
     if len(event.body) > MAX_EDITED:
         abort(400, f"The body has {len(event.body):,} bytes. The console edits at most {MAX_EDITED:,}.")
-    text = visible_json(indented(event.body))
+    text = _editable(event.body)
     begin_action("edit", event=event.id)
     return _form(event, text)
 
@@ -62,6 +66,18 @@ def export(event_id: str) -> Response:
     name = f'attachment; filename="{event.id}.json"'
     content = write(console().config, all_events(console().client), event.id)
     return Response(content, headers={"Content-Disposition": name}, mimetype="application/json")
+
+
+def _editable(body: bytes) -> str:
+    """A body as text that a form sends back with the same meaning. Indented, if the form can be as large as that."""
+    text, is_json = text_of(body)
+    if not is_json and visible_json(text) != text:
+        raise ConfigError("The body is not JSON and has characters that a form would hide or change; download it")
+    for one in (visible_json(indented(text)), visible_json(text)) if is_json else (text,):
+        sent = urlencode({"body": one.replace("\n", "\r\n")}, errors="surrogatepass")
+        if len(sent) + REST_OF_FORM <= current_app.config["MAX_CONTENT_LENGTH"]:
+            return one
+    raise ConfigError("The body is too large to be sent back by a form; download it")
 
 
 def as_is(text: str) -> Markup:

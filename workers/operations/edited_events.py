@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ EDITED_FROM = "storehooks-edited-from"
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _OPENING, _CLOSING = frozenset("{["), frozenset("}]")
 _INDENT = "  "
+MAX_INDENTS = 300_000
+"""Characters of indents: deep JSON would have many more of them than of content."""
 
 
 def resend(config: Config, inbox: Inbox, event: Event, body: bytes) -> str:
@@ -56,19 +59,30 @@ def edited_from(source: str, headers: Mapping[str, str]) -> str:
     return headers.get(EDITED_FROM, "") if source == SOURCE else ""
 
 
-def indented(body: bytes) -> str:
-    """A body as text to be edited: JSON with one member on each line, every token as it was sent."""
+def text_of(body: bytes) -> tuple[str, bool]:
+    """A body as text to be edited, and whether it is JSON. The lines of JSON end as a form has them."""
     try:
         text = body.decode()
+        json.loads(text)
     except UnicodeDecodeError:
         raise ConfigError("the body is not text, so it cannot be edited here") from None
-    if text.lstrip()[:1] not in ("{", "[") or "\n" in text.strip():
+    except (ValueError, RecursionError):
+        return text, False
+    return text.replace("\r\n", "\n").replace("\r", "\n"), True
+
+
+def indented(text: str) -> str:
+    """JSON with one member on each line, every token as it was sent. As it is, if it has lines, or would be long."""
+    if "\n" in text.strip():
         return text
-    lines, depth, before = [""], 0, ""
+    lines, depth, before, indents = [""], 0, "", 0
     for part in _TOKEN.findall(text):
         is_end = part in _CLOSING
         depth -= is_end
         if before not in _OPENING if is_end else before == "," or before in _OPENING:
+            indents += len(_INDENT) * depth
+            if indents > MAX_INDENTS:
+                return text
             lines.append(_INDENT * depth)
         lines[-1] += ": " if part == ":" else part
         depth += part in _OPENING

@@ -7,6 +7,7 @@ sandbox store are refused, and so are other programs.
 
 from __future__ import annotations
 
+import _posixsubprocess
 import argparse
 import os
 import resource
@@ -14,11 +15,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -36,13 +38,16 @@ if TYPE_CHECKING:
     from workers.storeapi import Client
     from workers.testing.local_system import LocalSystem
 
+T = TypeVar("T")
 SECONDS = 40.0
 """How long a rehearsal may take, with the start of the sandbox."""
 MAX_LISTED = 200
 MAX_PRINTED = 20_000
 MAX_FILE = 64 << 20
 """Bytes of a file that it writes, and of what it prints."""
+MAX_RESULT = 16 << 20
 STARTS_PROGRAM = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty")
+LOOKS_UP = ("socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo")
 REFUSED = "refused: a rehearsal connects only to the sandbox store"
 
 
@@ -75,15 +80,20 @@ def rehearse(config: Config, handler: str, event_id: str) -> Rehearsal:
     command = python_command("workers.operations.rehearsal", *arguments, config=config.path)
     with (
         tempfile.TemporaryDirectory(prefix="storehooks-rehearsal-", ignore_cleanup_errors=True) as folder,
+        open(Path(folder) / "result", "w+b") as result,
         open(Path(folder) / "printed", "w+b") as printed,
-        _started(command, printed, folder) as process,
+        _started(command, result, printed, folder) as process,
     ):
         try:
-            output, _ = process.communicate(timeout=SECONDS)
+            process.wait(timeout=SECONDS)
         except subprocess.TimeoutExpired:
             raise ConfigError(f"the handler did not end within {SECONDS:.0f} s, and was ended") from None
         printed.seek(max(0, printed.tell() - MAX_PRINTED))
-        text = printed.read().decode("utf-8", "replace")
+        text = printed.read(MAX_PRINTED).decode("utf-8", "replace")
+        result.seek(0)
+        output = result.read(MAX_RESULT + 1)
+    if len(output) > MAX_RESULT:
+        raise ConfigError(f"the list of what the handler did has more than {MAX_RESULT >> 20} MB")
     try:
         found = orjson.loads(output)
     except orjson.JSONDecodeError:
@@ -95,12 +105,14 @@ def rehearse(config: Config, handler: str, event_id: str) -> Rehearsal:
 
 
 @contextmanager
-def _started(command: list[str], printed: IO[bytes], folder: str) -> Iterator[subprocess.Popen[bytes]]:
+def _started(
+    command: list[str], result: IO[bytes], printed: IO[bytes], folder: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """A process with a session and a folder of its own, of which nothing is left at the end."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=result,
         stderr=printed,
         start_new_session=True,
         env={**os.environ, "TMPDIR": folder},
@@ -129,12 +141,12 @@ class RehearsedEffects:
         word, _, result = mark.partition(b" ")
         if word != b"done":
             return ["go", b""]
-        self._result.skipped.append({"mark": field, "result": orjson.loads(result)})
+        _add(self._result.skipped, {"mark": field, "result": orjson.loads(result)})
         return ["done", result]
 
     def end(self, place: str, field: str, item: str, result: bytes) -> None:  # noqa: ARG002
         self._written[(place, field)] = b"done " + result
-        self._result.performed.append(field)
+        _add(self._result.performed, field)
 
     def clear(self, place: str, field: str, mark: bytes) -> None:
         """A call that raised has not happened, and nothing was stored when it began."""
@@ -148,7 +160,7 @@ class RehearsedEffects:
         before = self.read(place, name)
         self._written[(place, name)] = value
         loaded = [None if one is None else orjson.loads(one) for one in (before, value)]
-        self._result.state.append({"name": name, "before": loaded[0], "after": loaded[1]})
+        _add(self._result.state, {"name": name, "before": loaded[0], "after": loaded[1]})
 
     def add(self, place: str, name: str, by: int) -> int:
         total = int(self.read(place, name) or 0) + by
@@ -156,32 +168,46 @@ class RehearsedEffects:
         return total
 
 
+def _add(listed: list[T], one: T) -> None:
+    if len(listed) < MAX_LISTED:
+        listed.append(one)
+
+
 class ConnectionGuard:
     """Refuses connections of Python code, except to one address, and the start of programs. Once it is on, it stays."""
 
     def __init__(self, refused: list[str]) -> None:
         self._refused = refused
-        self._is_on = False
+        self._exempt = 0
+        """The thread that starts what the rehearsal needs; others may be the plugin's."""
         self.allowed: tuple[str, int] | None = None
 
     def turn_on(self) -> None:
         sys.addaudithook(self._check)
-        self._is_on = True
+        start = _posixsubprocess.fork_exec  # multiprocessing calls it, and it raises no audit event
+
+        def checked(*arguments: Any) -> int:
+            self._check("os.spawn", arguments)
+            return start(*arguments)
+
+        _posixsubprocess.fork_exec = checked
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """For what the rehearsal itself starts."""
-        before, self._is_on = self._is_on, False
+        self._exempt = threading.get_ident()
         try:
             yield
         finally:
-            self._is_on = before
+            self._exempt = 0
 
     def _check(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self._is_on:
+        if threading.get_ident() == self._exempt:
             return
         if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
             self._check_address(arguments[1])
+        elif event in LOOKS_UP:
+            self._refuse(f"look up {arguments[0]}")
         elif event == "socket.getaddrinfo" and (arguments[0], arguments[1]) != self.allowed:
             host = arguments[0].decode() if isinstance(arguments[0], bytes) else arguments[0]
             self._refuse(f"{host}:{arguments[1]}")
@@ -189,8 +215,8 @@ class ConnectionGuard:
             self._refuse(f"start of a program: {arguments[0] if arguments else event}")
 
     def _check_address(self, address: Any) -> None:
-        if isinstance(address, tuple) and tuple(address[:2]) == self.allowed:
-            return
+        if address is None or (isinstance(address, tuple) and tuple(address[:2]) == self.allowed):
+            return  # None for a message on a socket that is connected already
         self._refuse(":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address))
 
     def _refuse(self, what: str) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from receiver.contract.compose import Request
+from receiver.contract.signing.signatures import sign
 from tests.support.console import Browser, RunningConsole, plain, running_console
 from workers.operations import event_export
-from workers.operations.edited_events import indented
+from workers.operations.edited_events import indented, text_of
 
 PLUGIN = """
 from workers import Router
@@ -39,6 +42,14 @@ def operator(console: RunningConsole) -> Browser:
 def settled(console: RunningConsole, topic: str = "order.created", **data: object) -> str:
     event_id = console.system.deliver(topic, data={"id": 1001, "total": "42.00", **data})
     console.system.settled(event_id, 30)
+    return event_id
+
+
+def posted(console: RunningConsole, body: bytes) -> str:
+    """Deliver a body as it is, with a signature."""
+    store, headers = console.system.config.known_stores["north"], console.system.request().headers
+    signed = sign(store.scheme, secret=store.secrets[0], headers=headers, body=body, now=time.time(), url=store.url)
+    event_id: str = console.system.post(Request({**headers, **signed.headers}, body)).json()["id"]
     return event_id
 
 
@@ -111,10 +122,39 @@ def test_an_event_that_is_too_large_to_be_edited(console: RunningConsole, operat
     [b'{"a":[1,2,{"b":{}}],"c":[],"d":1.10,"e":12345678901234567890,"f":"{[,:]}\\" "}', b"[]", b'[{"a":null},-1e5]'],
 )
 def test_indented_json_has_the_same_tokens(body: bytes) -> None:
-    text = indented(body)
+    text = indented(body.decode())
     assert json.loads(text) == json.loads(body)
     assert re.sub(r'("(?:[^"\\]|\\.)*")|\s', r"\1", text) == re.sub(r'("(?:[^"\\]|\\.)*")|\s', r"\1", body.decode())
-    assert indented(b"a=1&b=2") == "a=1&b=2"
+
+
+def test_deep_json_is_not_indented_to_many_times_its_size() -> None:
+    deep = "[" * 900 + "1," * 40_000 + "1" + "]" * 900
+    assert json.loads(deep)
+    assert indented(deep) == deep
+    assert text_of(b"[" * 8_000) == ("[" * 8_000, False)
+
+
+def test_a_body_with_lines_of_another_system_can_be_sent_back(console: RunningConsole, operator: Browser) -> None:
+    body = b'{\r\n  "type": "order.created",\r\n  "data": {"id": 1001, "name": "a\xe2\x80\x8eb"}\r\n}'
+    event_id = posted(console, body)
+    shown = textarea(operator.post(f"/events/{event_id}/edit").text)
+    assert shown == '{\n  "type": "order.created",\n  "data": {"id": 1001, "name": "a\\u200eb"}\n}'
+
+
+def test_a_body_that_is_not_json_is_not_changed(console: RunningConsole, operator: Browser) -> None:
+    event_id = posted(console, "name=x&note=a\u200eb\r\n".encode())
+    answer = operator.post(f"/events/{event_id}/edit")
+    assert (answer.status_code, "is not JSON and has characters" in answer.text) == (400, True)
+    event_id = posted(console, b'{"not": "ended')
+    assert textarea(operator.post(f"/events/{event_id}/edit").text) == '{"not": "ended'
+
+
+def test_what_the_edit_form_has_can_be_sent(console: RunningConsole, operator: Browser) -> None:
+    event_id = settled(console, items=[number % 10 for number in range(40_000)])
+    operator.get(f"/events/{event_id}")
+    shown = textarea(operator.post(f"/events/{event_id}/edit").text)
+    answer = operator.post(f"/events/{event_id}/resend", body=shown.replace("\n", "\r\n"))
+    assert answer.status_code == 303
 
 
 def test_hidden_characters_are_visible_while_edited(console: RunningConsole, operator: Browser) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -137,3 +139,74 @@ def test_one_that_does_not_end_is_ended_with_all_it_started(shop: System, monkey
     with pytest.raises(ConfigError, match="did not end within 4 s"):
         rehearsal.rehearse(shop.config, "erp.slow", event_id)
     eventually(lambda: set(children_of(os.getpid())) <= before, what="its process has ended")
+
+
+GUARDED = """
+import multiprocessing, os, socket, threading
+from workers.operations.rehearsal import ConnectionGuard
+server = socket.create_server(("127.0.0.1", 0))
+address = server.getsockname()
+one, other = socket.socketpair()
+spawn = multiprocessing.get_context("spawn")
+refused = []
+guard = ConnectionGuard(refused)
+guard.turn_on()
+
+def tries(attempt):
+    try:
+        attempt()
+    except OSError as error:
+        return type(error).__name__
+    return "done"
+
+def connect():
+    socket.create_connection(address, timeout=5).close()
+
+def in_a_thread(attempt):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(tries(attempt)))
+    thread.start()
+    thread.join()
+    return found[0]
+
+print("spawn", tries(lambda: spawn.Process(target=os.getpid).start()))
+print("posix_spawn", tries(lambda: os.posix_spawn("/bin/true", ["true"], {})))
+print("sendmsg", tries(lambda: one.sendmsg([b"x"])))
+print("names", tries(lambda: socket.gethostbyname("crm.example")), tries(lambda: socket.gethostbyaddr("192.0.2.1")))
+with guard.paused():
+    print("paused", tries(connect), in_a_thread(connect))
+print("then", tries(connect))
+print([one for one in refused if one.startswith("look")])
+"""
+
+
+def test_the_guard_refuses_other_processes_other_threads_and_lookups() -> None:
+    done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == [
+        "spawn ConnectionRefusedError",
+        "posix_spawn ConnectionRefusedError",
+        "sendmsg done",
+        "names ConnectionRefusedError ConnectionRefusedError",
+        "paused done ConnectionRefusedError",
+        "then ConnectionRefusedError",
+        "['look up crm.example', 'look up 192.0.2.1']",
+    ], done.stderr
+
+
+@pytest.mark.full
+def test_what_is_listed_is_limited_and_the_end_of_what_is_printed_is_kept(shop: System) -> None:
+    shop.plugin.write_text(PLUGIN + MUCH)
+    found = rehearsal.rehearse(shop.config, "erp.much", shop.accept("product.created", data={"id": 5}))
+    assert (found.ending, len(found.state), len(found.performed)) == ("done", 200, 200)
+    assert found.printed.rstrip().endswith("the end")
+    assert len(found.printed) <= rehearsal.MAX_PRINTED
+
+
+MUCH = """
+@router.on("product.created", retries=0)
+def much(event, ctx):
+    for number in range(300):
+        ctx.state.set(f"name{number}", number)
+        ctx.once(f"effect{number}", lambda: None)
+    print("x" * 100_000, "the end")
+"""
