@@ -33,6 +33,7 @@ from receiver.config.values import (
     SealingKey,
     Size,
     StoreName,
+    Token,
     Url,
     UrlOrPath,
     as_tuple,
@@ -95,7 +96,7 @@ class ConsoleSettings(Section):
     url: Url = ""
     password: SecretStr = SecretStr("")
     viewer_password: SecretStr = SecretStr("")
-    metrics_token: SecretStr = SecretStr("")
+    metrics_token: Token = SecretStr("")
     personal: tuple[str, ...] = PERSONAL
 
     @property

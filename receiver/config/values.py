@@ -23,6 +23,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h|d)")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _MIN_BOUND_BYTES = 1 << 20
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+MIN_TOKEN = 16
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _FRAMING_HEADERS = ("host", "content-length", "content-type", "transfer-encoding", "connection")
 SANDBOX_SECRET = "whsec_c2FuZGJveCBvbmx5LCBuZXZlciBpbiBwcm9kdWN0aW9u"  # noqa: S105  "sandbox only, never in production"
@@ -230,6 +231,12 @@ def _check_field_path(path: str) -> str:
     return path
 
 
+def _check_token(value: SecretStr) -> SecretStr:
+    if 0 < len(value.get_secret_value()) < MIN_TOKEN:
+        raise ValueError(f"shorter than {MIN_TOKEN} characters, so it can be guessed; `openssl rand -hex 24` makes one")
+    return value
+
+
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 RepeatWindow = Annotated[Duration, AfterValidator(_check_repeat_window)]
 Rate = Annotated[float, BeforeValidator(parse_rate)]
@@ -242,6 +249,7 @@ HistoryUrl = Annotated[str, AfterValidator(_check_history_url)]
 UrlOrPath = Annotated[str, AfterValidator(_check_url_or_path)]
 StoreName = Annotated[str, AfterValidator(_check_store_name)]
 SealingKey = Annotated[SecretStr, AfterValidator(_check_sealing_key)]
+Token = Annotated[SecretStr, AfterValidator(_check_token)]
 PrivateNetworks = Annotated[bool | tuple[str, ...], BeforeValidator(_check_networks)]
 Moment = Annotated[datetime, AfterValidator(_with_timezone)]
 FieldPath = Annotated[str, AfterValidator(_check_field_path)]

@@ -1,17 +1,18 @@
 """The alert store: which alerts fire, and the messages about them that targets have not accepted yet.
 
 That an alert begins or ends, and the messages about it, are written in one step. So each is sent once, whichever
-housekeeper judges and whenever one is killed; a message that may have been sent is sent again under the same id.
+housekeeper judges and whenever one is killed; a message that may have been sent is sent again under the same id. What
+a housekeeper has read before another one judged is not judged.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from redis import Redis
@@ -67,6 +68,27 @@ class AlertMessage:
         return f"{self.id}|{self.target}"
 
 
+class Judgement(NamedTuple):
+    """The last judgement of the rules."""
+
+    text: bytes = b""
+    """As it is stored."""
+    number: int = 0
+    """About its time (ms), and more than that of the judgement before."""
+    marks: Mapping[str, tuple[int, int]] = {}
+    """For each store how many deliveries were accepted and refused when it last had one accepted."""
+
+    def marks_now(self, counters: Mapping[str, Mapping[str, int]]) -> dict[str, tuple[int, int]]:
+        """The marks after this judgement. `counters` are those of stores now."""
+        marks = {}
+        for store, one in counters.items():
+            if refused := one["refused"]:
+                good = one["accepted"] + one["duplicates"]
+                mark = self.marks.get(store)
+                marks[store] = mark if mark and mark[0] == good and mark[1] <= refused else (good, refused)
+        return marks
+
+
 class AlertStore:
     def __init__(self, client: Redis) -> None:
         self.client = client
@@ -81,14 +103,33 @@ class AlertStore:
                 alerts.append(_alert(rule, {"subject": subject, **orjson.loads(text)}))
         return sorted(alerts, key=lambda one: one.since)
 
-    def judge(self, firing: Mapping[str, str], targets: Iterable[str]) -> tuple[int, int]:
-        """Store which alerts fire now, by "rule|subject", each with its text. Returns how many began and ended."""
+    def last_judgement(self) -> Judgement:
+        text: Any = self.client.get(keys.ALERT_MARKS) or b""
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # damaged; it is written again
+            found = orjson.loads(text)
+            marks = {store: (int(good), int(refused)) for store, (good, refused) in found["stores"].items()}
+            return Judgement(text, int(found["number"]), marks)
+        return Judgement(text)
+
+    def judge(
+        self,
+        firing: Mapping[str, str],
+        targets: Iterable[str],
+        *,
+        last: Judgement,
+        marks: Mapping[str, tuple[int, int]],
+    ) -> tuple[int, int]:
+        """Store which alerts fire now, by "rule|subject", each with its text. Returns how many began and ended.
+
+        `last` was read before the rules were judged. After another judgement since then, this changes nothing.
+        """
         names = list(targets)
         pairs = [part for pair in firing.items() for part in pair]
-        id_ = f"alert_{secrets.token_hex(12)}_"
-        fired, recovered = script_runner.run_one(
-            self.client, "judge_alerts", id_, MAX_ALERTS, KEPT_SECONDS, len(names), *names, *pairs
-        )
+        number = max(last.number + 1, int(server_ms(self.client)))
+        state = orjson.dumps({"number": number, "stores": marks})
+        id_ = f"alert_{number:015d}_{secrets.token_hex(8)}_"
+        before = (id_, MAX_ALERTS, KEPT_SECONDS, last.text, state, len(names))
+        fired, recovered = script_runner.run_one(self.client, "judge_alerts", *before, *names, *pairs)
         return int(fired), int(recovered)
 
     def claim(self) -> AlertMessage | None:
@@ -96,24 +137,23 @@ class AlertStore:
         while found := script_runner.run_one(self.client, "claim_alert", LEASE_MS):
             if message := _message(*found):
                 return message
+            self._remove(found[0])  # it is damaged, and others wait for it
         return None
 
     def delivered(self, message: AlertMessage) -> None:
+        self._remove(message.item)
+
+    def _remove(self, item: str | bytes) -> None:
         pipeline = self.client.pipeline(transaction=True)
-        pipeline.zrem(keys.ALERT_DUE, message.item)
-        pipeline.hdel(keys.ALERT_MESSAGES, message.item)
+        pipeline.zrem(keys.ALERT_DUE, item)
+        pipeline.hdel(keys.ALERT_MESSAGES, item)
         pipeline.execute()
 
     def failed(self, message: AlertMessage, error: str, delay: float | None) -> None:
         """Send a message again after a delay (s); None gives it up, and it is only shown."""
         again = replace(message, tries=message.tries + 1, error=error)
-        pipeline = self.client.pipeline(transaction=True)
-        pipeline.hset(keys.ALERT_MESSAGES, message.item, _as_json(again))
-        if delay is None:
-            pipeline.zrem(keys.ALERT_DUE, message.item)
-        else:
-            pipeline.zadd(keys.ALERT_DUE, {message.item: server_ms(self.client) + delay * 1000})
-        pipeline.execute()
+        wait = "" if delay is None else round(delay * 1000)
+        script_runner.run_one(self.client, "retry_alert", message.item, _as_json(again), wait)
         if int(self.client.hlen(keys.ALERT_MESSAGES)) > MAX_MESSAGES:
             for one in self.messages()[:-MAX_MESSAGES]:
                 self.delivered(one)
@@ -127,24 +167,12 @@ class AlertStore:
         next_at = {item: from_ms(at) for item, at in due}
         read = ((item, _message(item, text)) for item, text in texts.items())
         found = [replace(message, next_at=next_at.get(item)) for item, message in read if message]
-        return sorted(found, key=lambda one: (one.at, one.item))
+        return sorted(found, key=lambda one: one.item)
 
     def refused_in_a_row(self, counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-        """For each store the number of deliveries that were refused since it last had one accepted, as far as calls of
-        this function can tell. `counters` are those of stores now."""
-        text: Any = self.client.get(keys.ALERT_MARKS)
-        try:
-            before = orjson.loads(text or b"{}")
-        except ValueError:
-            before = {}
-        marks: dict[str, Sequence[int]] = {}
-        for store, one in counters.items():
-            if refused := one["refused"]:
-                good = one["accepted"] + one["duplicates"]
-                mark = before.get(store)
-                marks[store] = mark if mark and mark[0] == good and mark[1] <= refused else (good, refused)
-        if marks != before:
-            self.client.set(keys.ALERT_MARKS, orjson.dumps(marks))
+        """For each store the number of deliveries that were refused since it last had one accepted, as far as
+        judgements can tell. `counters` are those of stores now."""
+        marks = self.last_judgement().marks_now(counters)
         return {store: counters[store]["refused"] - mark[1] for store, mark in marks.items()}
 
 

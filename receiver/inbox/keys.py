@@ -130,6 +130,7 @@ Handlers and processes
                             duration (d) and by waiting time (w), both as a power of two in us; and the sums of these
                             (ds, ws). The day "all" has all of them, and others are five minutes. Expires. See
                             run_statistics.py.
+    runs_counted:{worker}   string  The number of the last counts that a worker has added to those. Expires.
     declared_since  string  When the first declaration was made at this server (ms), which may be new or emptied.
     plugin_fault:{worker}   string  The plugins that a worker cannot load any more, and below them why. Expires.
     leader          string  The housekeeper that does the work for all of them.
@@ -164,10 +165,11 @@ People
 
 Alerts; see alert_store.py
     alerts          hash    "rule|subject" of each alert that fires -> since (ms), text, as JSON.
-    alert_messages  hash    "id|target" -> a message that a target has not accepted yet, as JSON. Expires.
+    alert_messages  hash    "id|target" -> a message that a target has not accepted yet, as JSON. Expires. An id begins
+                            with the number of its judgement, and ends with its rule and what it says.
     alert_due       zset    Those that will be sent, by when (ms). One that is not here was given up.
-    alert_marks     string  For each store the deliveries that were accepted and refused when it last accepted one, as
-                            JSON.
+    alert_marks     string  The last judgement, as JSON: its number; and for each store the deliveries that were
+                            accepted and refused when it last accepted one.
 
 Not ours
     rq:queue:{rq queue}, rq:job:wake-{queue}, rq:queues     The wake-up, written as RQ writes it.

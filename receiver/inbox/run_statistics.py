@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from receiver.inbox import keys
 from receiver.inbox.model import to_number
 from receiver.inbox.outcomes import Outcome, OutcomeKind
 from receiver.inbox.queries.damage import as_text, read_each
+from receiver.inbox.redis import script_runner
 
 KEPT_DAYS = 8
 RECENT = timedelta(minutes=5)
+_COUNTED_SECONDS = 86400
+"""How long the last number of a worker is kept: longer than an outage in which counts wait."""
 _COUNTED = frozenset(OutcomeKind) - {OutcomeKind.RELEASE}
 _RECEIVED = 4
 """The place of `received` in EVENT_FIELDS."""
@@ -66,6 +69,9 @@ class RunStatistics:
         self._counts: Counter[_Ended] = Counter()
         self._sums: Counter[tuple[str, str]] = Counter()
         """By handler and field, in us."""
+        self._worker, self._number = secrets.token_hex(8), 0
+        self._unsent: list[str | int] = []
+        """What the server has not confirmed. It may have it, so this is sent again with the same number."""
 
     def add(self, outcome: Outcome, now: float) -> None:
         """`now` is the time in ms."""
@@ -87,31 +93,27 @@ class RunStatistics:
 
     def flush(self) -> None:
         """Write the counts. If the server does not answer, they stay for the next time."""
+        while self._unsent or self._counts:
+            if not self._unsent:
+                self._number += 1
+                self._unsent = [self._worker, self._number, _COUNTED_SECONDS, *self._take()]
+            script_runner.run_one(self._client, "count_runs", *self._unsent)
+            self._unsent = []
+
+    def _take(self) -> Iterator[str | int]:
+        """The counts so far, as `count_runs` takes them. They begin at 0 again."""
         counts, self._counts = self._counts, Counter()
-        sums, self._sums = self._sums, Counter()
-        if not counts:
-            return
-        fields = Counter(sums)
+        fields, self._sums = self._sums, Counter()
         for one, number in counts.items():
             fields[one.handler, one.kind] += number
             for name, bucket in ((_DURATION, one.duration), (_WAITED, one.waited)):
                 if bucket >= 0:
                     fields[one.handler, f"{name}{bucket}"] += number
-        pipeline = self._client.pipeline(transaction=False)
         now, days = datetime.now(UTC), timedelta(days=KEPT_DAYS + 1)
         periods = {_day(now): days, _ALL: days, _slot(now): 3 * RECENT}
         for (handler, field), number in fields.items():
             for period in periods if field in _COUNTED else (_day(now), _ALL):
-                pipeline.hincrby(_key(period, handler), field, number)
-        for handler in {one.handler for one in counts}:
-            for period, kept in periods.items():
-                pipeline.expire(_key(period, handler), kept)
-        try:
-            pipeline.execute(raise_on_error=False)  # a damaged key costs only its own counts
-        except RedisError:
-            self._counts.update(counts)
-            self._sums.update(sums)
-            raise
+                yield from (f"{period}:{handler}", int(periods[period].total_seconds()), field, number)
 
 
 def runs_of(client: Redis, handlers: Sequence[str], *, days: int = 1) -> dict[str, HandlerRuns]:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from receiver.config import Config
+from receiver.contract.errors import ConfigError
 from receiver.inbox.outcomes import EventStatus
 from receiver.inbox.queries.events import EventSummary
 from workers.cli import output
@@ -41,13 +42,13 @@ def event_row(one: EventSummary) -> dict[str, Any]:
 @click.option(
     "--status",
     type=click.Choice([one.value for one in EventStatus]),
-    help="Only events with this status, when they get it.",
+    help="Only events with this status, when they get it. Those settled between two polls never appear as open.",
 )
 @click.option(
     "--after",
     metavar="CURSOR",
     callback=lambda _context, _option, text: parse_place(text) if text else None,
-    help="Begin after this event, with the cursor of its line.",
+    help="Begin after this event, with the cursor of its line. Not with --status.",
 )
 @click.option("--limit", type=click.IntRange(0), default=10, show_default=True, help="Earlier events to begin with.")
 @json_option
@@ -65,13 +66,13 @@ def tail(
     Spooled deliveries come when they are drained. None is left out, also after an outage of Redis. With --json each
     line is one JSON document, and --after goes on after the cursor of a line.
     """
+    if status and after:
+        raise ConfigError("--after is not for --status, whose events are not in the order of cursors; leave one out")
     config = load_config()
     stored = all_events(config, connect_reader(config))
     wanted = EventFilter(where=tuple(map(where_of, where)), store=store, topic=topic)
     found = EventTail(stored, wanted, status=status or "", place=after)
-    is_begun = bool(after) or not limit
-    until = replace(wanted, until=found.place.cursor + 1)
-    before = [] if is_begun else stored.find(until, status=status, limit=limit).events
+    before = [] if after or not limit else found.before(limit=limit).events
     event_list(config).follow(map(_row, reversed(before)), lambda: _new(found), json_=json_)
 
 

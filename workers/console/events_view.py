@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -83,8 +83,10 @@ def page() -> str | Response:
     wanted, live = shown.wanted, None
     if choice_argument("live", ("on",)) and not before and wanted.until is None:
         live = EventTail(all_events(), wanted, status=shown.status, most_open=MOST_OPEN)
-        wanted = replace(wanted, until=live.place.cursor + 1)
-    found = all_events().find(wanted, status=shown.status or None, before=before, limit=ROWS, seconds=SEARCH_SECONDS)
+        found = live.before(limit=ROWS, seconds=SEARCH_SECONDS)
+    else:
+        status = shown.status or None
+        found = all_events().find(wanted, status=status, before=before, limit=ROWS, seconds=SEARCH_SECONDS)
     return render_template("events.html", found=found, shown=shown.arguments, statuses=STATUSES, tail=live)
 
 

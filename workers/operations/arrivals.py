@@ -19,7 +19,7 @@ from receiver.inbox.redis.connecting import server_ms
 from receiver.spool import Refusal, open_existing_refusals
 from workers.history.event_filter import EventFilter
 from workers.history.past_events import LAST_TIME, HistoryError, PastEvent
-from workers.operations.all_events import AllEvents, is_met
+from workers.operations.all_events import SEARCH_SECONDS, AllEvents, FoundEvents, is_met
 
 PAGE = 1_000
 OVERLAP_MS = 2_000
@@ -119,6 +119,12 @@ class EventTail:
     @property
     def fault(self) -> str:
         return self._arrivals.fault
+
+    def before(self, *, limit: int, seconds: float = SEARCH_SECONDS) -> FoundEvents:
+        """The events until the place that match now, without those that `new` returns because they were open."""
+        wanted = replace(self._wanted, until=self.place.cursor + 1)
+        found = self._events.find(wanted, status=self._status or None, limit=limit, seconds=seconds)
+        return replace(found, events=[one for one in found.events if one.accepted_at not in self._open])
 
     def new(self) -> list[EventSummary]:
         """The next ones. If this raises an error, the next call returns them."""

@@ -58,9 +58,15 @@ def sample(housekeeping: Housekeeping, config: Config) -> None:  # noqa: ARG001 
 
 def alerts(housekeeping: Housekeeping, config: Config) -> None:
     """Judge the rules of `[alerts]`. The alert thread sends what that leads to."""
-    broken = broken_rules(config, PartialReader(housekeeping.client))
+    reader, store = PartialReader(housekeeping.client), AlertStore(housekeeping.client)
+    stored = AlertStore(reader)
+    last = stored.last_judgement()
+    marks = last.marks_now(EventQueries(reader).counters().stores)
+    broken = broken_rules(config, reader)
+    if reader.damaged:  # whether an alert has ended is not known
+        broken, marks = {one.name: one.text for one in stored.firing()} | broken, dict(last.marks)
     try:
-        fired, recovered = AlertStore(housekeeping.client).judge(broken, config.alerts.targets)
+        fired, recovered = store.judge(broken, config.alerts.targets, last=last, marks=marks)
     except ResponseError as error:
         if is_wrong_type(error):  # `doctor` names the key, and ticks must go on
             return

@@ -1,18 +1,24 @@
 #!lua flags=allow-oom
 -- judge_alerts: compare the alerts that fire now with those that fired before. Of each rule, those that are new make one
--- message for each target, and so do those that have recovered.
+-- message for each target, and so do those that have recovered. Changes nothing after another judgement: then what this
+-- one has read is old.
 -- ARGV  1 how the ids of new messages begin  2 maximum number of alerts in a message  3 seconds until messages expire
---       4 how many targets, then these; then for each alert that fires now "rule|subject" and its text
+--       4 `alert_marks` as they were before the rules were judged  5 the new ones
+--       6 how many targets, then these; then for each alert that fires now "rule|subject" and its text
 -- returns how many are new, and how many have recovered
 return function()
-  local alerts, messages = P .. 'alerts', P .. 'alert_messages'
+  local alerts, messages, due, marks = P .. 'alerts', P .. 'alert_messages', P .. 'alert_due', P .. 'alert_marks'
   local before, now, of_rule, kinds, total = {}, {}, {}, {}, { fired = 0, recovered = 0 }
+  require_type('alert_messages', 'HLEN')
+  require_type('alert_due', 'ZCARD')
   local found = redis.call('HGETALL', alerts)
   for at = 1, #found, 2 do before[found[at]] = found[at + 1] end
+  if (redis.call('GET', marks) or '') ~= ARGV[4] then return { 0, 0 } end
+  redis.call('SET', marks, ARGV[5])
 
   local function add(name, what, text, since)
     local rule, subject = string.match(name, '^([^|]*)|(.*)$')
-    local kind = rule .. ' ' .. what
+    local kind = rule .. '_' .. what
     if not of_rule[kind] then
       of_rule[kind] = { rule = rule, what = what, at = NOW, tries = 0, error = '', number = 0, alerts = {} }
       kinds[#kinds + 1] = kind
@@ -24,7 +30,7 @@ return function()
     end
   end
 
-  local first = 5 + tonumber(ARGV[4])
+  local first = 7 + tonumber(ARGV[6])
   for at = first, #ARGV, 2 do
     local name, text = ARGV[at], ARGV[at + 1]
     now[name] = true
@@ -38,14 +44,14 @@ return function()
     if not now[name] then
       redis.call('HDEL', alerts, name)
       local ok, one = pcall(cjson.decode, found[at + 1])
-      if ok and string.find(name, '|', 1, true) then add(name, 'recovered', one.text, one.since) end
+      if ok and type(one) == 'table' and string.find(name, '|', 1, true) then add(name, 'recovered', one.text, one.since) end
     end
   end
-  for number, kind in ipairs(kinds) do
-    for at = 5, first - 1 do
-      local item = ARGV[1] .. number .. '|' .. ARGV[at]
+  for _, kind in ipairs(kinds) do
+    for at = 7, first - 1 do
+      local item = ARGV[1] .. kind .. '|' .. ARGV[at]
       redis.call('HSET', messages, item, cjson.encode(of_rule[kind]))
-      redis.call('ZADD', P .. 'alert_due', NOW, item)
+      redis.call('ZADD', due, NOW, item)
     end
   end
   if #kinds > 0 then redis.call('EXPIRE', messages, ARGV[3]) end

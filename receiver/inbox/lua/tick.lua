@@ -42,7 +42,8 @@ end
 local CHECKED = { 'quarantined', 'HLEN', 'leased', 'ZCARD', 'later', 'ZCARD', 'failed', 'ZCARD', 'groups', 'ZCARD',
   'done', 'ZCARD', 'ix', 'ZCARD', 'n', 'HLEN', 'lanes', 'HLEN', 'limits', 'HLEN', 'paces', 'HLEN', 'busy', 'HLEN',
   'suspects', 'SCARD', 'resuming', 'SCARD', 'ordered', 'SCARD', 'heads', 'SCARD',
-  'bulk', 'ZCARD', 'bulk_open', 'SCARD' }
+  'bulk', 'ZCARD', 'bulk_open', 'SCARD', 'alerts', 'HLEN', 'alert_messages', 'HLEN', 'alert_due', 'ZCARD',
+  'alert_marks', 'STRLEN' }
 
 -- Returns the lanes, each with its queue.
 local function check_keys()

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from redis import Redis
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from receiver.inbox import Declaration, Outcome, Run, connect, keys
 from receiver.inbox.host_refusals import publish_refusals, refusals_of_hosts
 from receiver.inbox.outcomes import OutcomeKind
 from receiver.inbox.queries.event_pages import newest_of_resource, oldest_open_age, open_since
 from receiver.inbox.queries.handlers import HandlerQueries
+from receiver.inbox.redis import script_runner
 from receiver.inbox.run_statistics import RunStatistics, all_runs_of, recent_runs_of, runs_of
 from receiver.spool import open_events
 from tests.receiver.inbox.test_inbox import GREET, claim_one, lapse, route
@@ -208,6 +210,34 @@ def test_statistics_wait_for_the_server(system: System, tmp_path: Path) -> None:
     statistics._client = system.client
     statistics.flush()
     assert runs_of(system.client, [HANDLER])[HANDLER].outcomes == {"done": 1}
+
+
+def test_statistics_are_counted_at_maxmemory_and_once_after_a_lost_reply(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statistics, run = RunStatistics(system.client), run_of(system)
+
+    def end_one() -> None:
+        statistics.add(Outcome(run, OutcomeKind.DONE, {"ms": 1.0}), time.time() * 1000)
+
+    def lose_reply(*arguments: Any) -> None:
+        run_one(*arguments)
+        raise RedisTimeout
+
+    end_one()
+    run_one = script_runner.run_one
+    with monkeypatch.context() as patched:
+        patched.setattr(script_runner, "run_one", lose_reply)
+        with pytest.raises(RedisTimeout):
+            statistics.flush()
+    end_one()
+    system.client.config_set("maxmemory", "1mb")
+    try:
+        statistics.flush()
+    finally:
+        system.client.config_set("maxmemory", 0)
+    for read in (runs_of, all_runs_of, recent_runs_of):
+        assert read(system.client, [HANDLER])[HANDLER].outcomes == {"done": 2}
 
 
 def test_a_worker_writes_its_statistics(make_system: Callable[..., System]) -> None:

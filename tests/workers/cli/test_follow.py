@@ -125,6 +125,12 @@ def test_events_are_printed_when_they_get_a_status(
     assert not set(others) & set(printed)
 
 
+def test_a_cursor_is_not_for_a_status(system: System) -> None:
+    refused = system.run_cli("events", "tail", "--status", "settled", "--after", "1")
+    assert refused.returncode == 2
+    assert "--after is not for --status" in refused.stderr
+
+
 def ended(system: System, how: OutcomeKind, store: str = "north") -> str:
     system.accept(store=store)
     run = route(system.inbox, claim_one(system.inbox), GREET)[0]

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -18,6 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 
 from receiver.config import Config, load
+from receiver.config.alert_settings import AlertRules
+from receiver.contract.errors import ConfigError
 from receiver.inbox import Declaration, keys
 from receiver.inbox.outcomes import OutcomeKind
 from tests.support.console import RunningConsole, running_console
@@ -185,6 +187,27 @@ def test_the_page_lists_every_metric(system: System) -> None:
     listed = set(re.findall(r"^\| `(storehooks_\w+)", PAGE.read_text(), flags=re.MULTILINE))
     counters = {one.name + "_total" * (one.type == "counter") for one in families(system)}
     assert listed == counters
+
+
+def test_rules_of_prometheus_have_the_defaults_of_alerts() -> None:
+    defaults, rules = AlertRules(), RULES.read_text()
+    assert f'{{outcome=~"done|dropped|failed|retry"}}[10m])) >= {defaults.failing}\n' in rules
+    assert f"storehooks_oldest_open_age_seconds > {defaults.oldest_open:.0f}\n" in rules
+    assert f'{{verdict="refused", store!="?"}}[15m]) > {defaults.refused_in_a_row}\n' in rules
+    assert f"(storehooks_redis_memory_max_bytes > 0) > {defaults.memory}\n" in rules
+
+
+@pytest.mark.parametrize(("token", "is_long"), [("0123456789abcde", False), ("0123456789abcdef", True)])
+def test_a_token_that_can_be_guessed_is_refused(make_system: Callable[..., System], token: str, is_long: bool) -> None:
+    system = make_system()
+    text = system.config_file.read_text()
+    system.config_file.write_text(text.replace("[console]", f'[console]\nmetrics_token = "{token}"', 1))
+    if is_long:
+        assert system.config.console.metrics_token.get_secret_value() == token
+        return
+    with pytest.raises(ConfigError, match=r"metrics_token.*shorter than 16 characters") as refused:
+        _ = system.config
+    assert token not in str(refused.value)
 
 
 @pytest.mark.full

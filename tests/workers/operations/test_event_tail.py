@@ -145,6 +145,16 @@ def test_the_number_of_open_events_that_are_looked_at_is_limited(system: System)
     assert [one.id for one in tail.new()] == ids[1:], "the newest are looked at"
 
 
+def test_an_event_that_ends_at_the_beginning_is_returned_once(system: System) -> None:
+    earlier = system.accept(data={"id": 1})
+    end(system)
+    open_ = system.accept(data={"id": 2})
+    tail = EventTail(AllEvents(system.client, None), EventFilter(), status="settled")
+    end(system)
+    assert [one.id for one in tail.before(limit=10).events] == [earlier]
+    assert [one.id for one in tail.new()] == [open_]
+
+
 def test_an_error_loses_no_event(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
     system.accept(data={"id": 1})
     tail = EventTail(AllEvents(system.client, None), EventFilter(), status="failed")

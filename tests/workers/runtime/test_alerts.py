@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -39,6 +39,7 @@ QUICKLY = {
     "workers.runtime.alerting.alert_sending.HEARTBEAT_EVERY": 0.1,
     "receiver.inbox.alert_store.LEASE_MS": 10_000,
 }
+FULL = {"memory|": "full"}
 SILENT = '[alerts.rules]\nsilent = {"*" = "2h"}\n'
 PAGE = (ROOT / "docs/operating/alerts.md").read_text()
 
@@ -60,6 +61,11 @@ def judge(system: System) -> list[AlertMessage]:
     """Judge once; the messages that wait to be sent."""
     maintenance.alerts(system.housekeeping, system.config)
     return AlertStore(system.client).messages()
+
+
+def judge_as(client: Redis, firing: Mapping[str, str], target: str = "t0") -> tuple[int, int]:
+    store = AlertStore(client)
+    return store.judge(firing, [target], last=store.last_judgement(), marks={})
 
 
 def be_silent(system: System, store: str = "north", hours: float = 3) -> None:
@@ -235,7 +241,7 @@ def test_few_attempts_and_few_refusals_are_no_alert(make_system: Callable[..., S
 def test_alerts_that_begin_together_are_one_message(make_system: Callable[..., System], target: Target) -> None:
     system = make_system(more=targets_of(target))
     firing = {f"silent|store-{number:03d}": "no event" for number in range(120)}
-    assert AlertStore(system.client).judge(firing, ["t0"]) == (120, 0)
+    assert judge_as(system.client, firing) == (120, 0)
     (message,) = AlertStore(system.client).messages()
     assert (message.number, len(message.alerts)) == (120, MAX_ALERTS)
     text = alert_messages.text_of(message)
@@ -468,9 +474,113 @@ def test_the_urls_are_in_no_text_about_the_config(make_system: Callable[..., Sys
     assert SECRET not in repr(config.alerts)
 
 
-def test_messages_of_a_removed_target_are_dropped(make_system: Callable[..., System], redis: Redis) -> None:
+def test_a_message_to_an_unknown_target_is_postponed(make_system: Callable[..., System], redis: Redis) -> None:
     system = make_system(more=targets_of(Target()))
-    AlertStore(redis).judge({"memory|": "full"}, ["gone"])
+    judge_as(redis, FULL, "another")
     thread = alert_sending.AlertThread(lambda: system.config)
     thread.round()
-    eventually(lambda: AlertStore(redis).messages() == [], what="it is dropped")
+    (message,) = eventually(lambda: [one for one in AlertStore(redis).messages() if one.tries], what="it was tried")
+    assert message.error == "the config of this housekeeper has no such target"
+    assert message.next_at, "another housekeeper may have the target"
+
+
+# Order, old readings, damage and a full server
+
+
+def test_messages_of_a_rule_are_sent_in_order(redis: Redis) -> None:
+    store = AlertStore(redis)
+    judge_as(redis, FULL)
+    fired = store.claim()
+    assert fired
+    assert fired.what == "fired"
+    judge_as(redis, {})
+    judge_as(redis, {"failing|x": "it fails"})
+    other = store.claim()
+    assert other, "another rule does not wait"
+    assert (other.rule, store.claim()) == ("failing", None), "fired is being sent"
+    store.failed(fired, "500", 60.0)
+    assert store.claim() is None, "fired is tried again later"
+    store.failed(fired, "500", None)
+    recovered = store.claim()
+    assert recovered, "fired was given up"
+    assert recovered.what == "recovered"
+    store.delivered(recovered)
+    store.failed(recovered, "a late answer", 1.0)
+    assert [one.what for one in store.messages()] == ["fired", "fired"], "an accepted message does not come back"
+
+
+def test_a_damaged_message_delays_no_other(redis: Redis) -> None:
+    store = AlertStore(redis)
+    judge_as(redis, FULL)
+    (item,) = redis.hkeys(keys.ALERT_MESSAGES)
+    redis.hset(keys.ALERT_MESSAGES, item, "{")
+    judge_as(redis, {})
+    found = store.claim()
+    assert found
+    assert found.what == "recovered"
+
+
+def test_what_was_read_before_another_judgement_is_not_judged(redis: Redis) -> None:
+    store = AlertStore(redis)
+    before = store.last_judgement()
+    assert judge_as(redis, FULL) == (1, 0)
+    assert judge_as(redis, {}) == (0, 1)
+    assert store.judge(FULL, ["t0"], last=before, marks={}) == (0, 0)
+    assert store.firing() == []
+    assert [one.what for one in store.messages()] == ["fired", "recovered"]
+
+
+def test_numbers_of_judgements_grow_when_the_clock_is_set_back(redis: Redis) -> None:
+    ahead = int(time.time() * 1000) + 3_600_000
+    redis.set(keys.ALERT_MARKS, json.dumps({"number": ahead, "stores": {}}))
+    judge_as(redis, {})
+    assert AlertStore(redis).last_judgement().number == ahead + 1
+
+
+def test_alerts_are_judged_and_postponed_at_maxmemory(make_system: Callable[..., System], target: Target) -> None:
+    system = make_system(more=targets_of(target))
+    refuse(system, 25)
+    system.client.config_set("maxmemory", "1mb")
+    try:
+        fired = {one.rule: one for one in judge(system)}
+        assert fired.keys() == {"refused_in_a_row", "memory"}
+        AlertStore(system.client).failed(fired["memory"], "500", 60.0)
+    finally:
+        system.client.config_set("maxmemory", 0)
+    assert {one.rule: one.tries for one in AlertStore(system.client).messages()} == {"refused_in_a_row": 0, "memory": 1}
+
+
+def test_no_alert_recovers_because_a_key_is_damaged(make_system: Callable[..., System], target: Target) -> None:
+    system = make_system(more=targets_of(target))
+    fail_mostly(system)
+    refuse(system, 25)
+    assert [one.what for one in judge(system)] == ["fired", "fired"]
+    kept = {name: system.client.dump(name) for name in (keys.DECLARATIONS, keys.COUNTERS)}
+    for name in kept:
+        system.client.set(name, "damaged")
+    for _ in range(2):
+        assert [one.what for one in judge(system)] == ["fired", "fired"]
+    for name, content in kept.items():
+        system.client.restore(name, 0, content, replace=True)
+    assert [one.what for one in judge(system)] == ["fired", "fired"], "the marks of refusals are kept too"
+
+
+@pytest.mark.parametrize("name", [keys.ALERT_MESSAGES, keys.ALERT_DUE, keys.ALERT_MARKS])
+def test_an_alert_is_sent_after_its_keys_were_damaged(
+    name: str, make_system: Callable[..., System], target: Target
+) -> None:
+    system = make_system(more=targets_of(target))
+    be_silent(system)
+    system.client.sadd(name, "damaged")
+    maintenance.alerts(system.housekeeping, system.config)
+    assert AlertStore(system.client).firing() == [], "not without its message"
+    system.housekeeping.tick()
+    assert [one.rule for one in judge(system)] == ["silent"]
+
+
+@pytest.mark.parametrize("text", ["[]", '"x"', "{", '{"number": 1, "stores": {"north": 3}}', '{"stores": []}'])
+def test_damaged_marks_are_written_again(text: str, make_system: Callable[..., System], target: Target) -> None:
+    system = make_system(more=targets_of(target))
+    system.client.set(keys.ALERT_MARKS, text)
+    refuse(system, 25)
+    assert [one.rule for one in judge(system)] == ["refused_in_a_row"]

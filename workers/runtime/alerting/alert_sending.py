@@ -122,10 +122,9 @@ class AlertThread:
     def _deliver(self, config: Config, message: AlertMessage) -> None:
         target = config.alerts.targets.get(message.target)
         with suppress(RedisError):  # it is sent again when the lease is over
-            if target is None:  # it was removed from the config
-                self._store.delivered(message)
-                return
             try:
+                if target is None:  # another housekeeper may have it
+                    raise NotSent("the config of this housekeeper has no such target")
                 send(config, target, message)
             except NotSent as error:
                 self._failed(message, str(error))
