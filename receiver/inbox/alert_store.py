@@ -68,7 +68,7 @@ class AlertMessage:
         return f"{self.id}|{self.target}"
 
 
-class Judgement(NamedTuple):
+class AlertJudgement(NamedTuple):
     """The last judgement of the rules."""
 
     text: bytes = b""
@@ -103,20 +103,20 @@ class AlertStore:
                 alerts.append(_alert(rule, {"subject": subject, **orjson.loads(text)}))
         return sorted(alerts, key=lambda one: one.since)
 
-    def last_judgement(self) -> Judgement:
+    def last_judgement(self) -> AlertJudgement:
         text: Any = self.client.get(keys.ALERT_MARKS) or b""
         with suppress(ValueError, KeyError, TypeError, AttributeError):  # damaged; it is written again
             found = orjson.loads(text)
             marks = {store: (int(good), int(refused)) for store, (good, refused) in found["stores"].items()}
-            return Judgement(text, int(found["number"]), marks)
-        return Judgement(text)
+            return AlertJudgement(text, int(found["number"]), marks)
+        return AlertJudgement(text)
 
     def judge(
         self,
         firing: Mapping[str, str],
         targets: Iterable[str],
         *,
-        last: Judgement,
+        last: AlertJudgement,
         marks: Mapping[str, tuple[int, int]],
     ) -> tuple[int, int]:
         """Store which alerts fire now, by "rule|subject", each with its text. Returns how many began and ended.
