@@ -11,8 +11,8 @@ import httptools
 
 PIECE_BYTES = 16 * 1024
 """Bytes that the parser gets at once, at most."""
-STEP_BYTES = 1024
-"""After these, in shorter pieces, a step ends: it takes half a millisecond if each piece has four bytes."""
+STEP_BYTES = 256
+"""After these, in shorter pieces, a step ends: it takes a tenth of a millisecond if each piece has four bytes."""
 MAX_CHUNKS = 10_000
 """Also of blank lines in the content: each ends a piece, see `read`."""
 MAX_OVERHEAD = 64 * 1024
@@ -30,6 +30,11 @@ class ChunkedBody:
         self.is_complete = False
         self._max_body = max_body
         self.taken = self._chunks = self._blank_lines = self._semicolons = 0
+
+    @property
+    def pieces(self) -> int:
+        """Chunks and blank lines, of which each takes some microseconds."""
+        return self._chunks + self._blank_lines
 
     def parser(self) -> httptools.HttpRequestParser:
         """The parser for `read`. It refers to this object, which so must not refer to it: a cycle stays in memory."""

@@ -90,23 +90,26 @@ class OpenConnections:
         """Whether a connection may stay open after an answer."""
         return not (self.stopping or self.crowded)
 
-    def space_for(self, count: int) -> int:
-        """How many new connections may come now, at most this number. If these are fewer, the oldest ones end, and the
-        loop asks again when they are closed. While none of them may end, it is crowded."""
-        space = max(0, min(count, self.most - len(self.all)))
-        if space < count:
-            closing = sum(one.state == "closing" for one in self.all)
-            self.crowded = not (space + closing + self.end_oldest(count - space - closing))
-        return space
+    @property
+    def free(self) -> int:
+        """How many new connections may come now."""
+        return self.most - len(self.all)
+
+    def make_space(self, count: int) -> None:
+        """End the oldest connections for this number of new ones, less those that are closing. While none is closing
+        and none may end, it is crowded."""
+        closing = sum(one.state == "closing" for one in self.all)
+        self.crowded = not (closing + self.end_oldest(count - closing))
 
     def end_oldest(self, count: int) -> int:
-        """End connections for new ones, at most this number, and return how many: first those that linger, then those
-        that have waited for their sender longest. A request that has arrived is answered, also if the loop has not
-        received it yet."""
+        """End connections for new ones, at most this number, and return how many: first those that linger or take long
+        to read, then those that have waited for their sender longest. Any other request that has arrived is answered,
+        also if the loop has not received it yet."""
         now = monotonic()
-        waiting = [one for one in self.all if one.state in MAY_END and not one.has_step]
-        waiting.sort(key=lambda one: (one.state != "lingering", -seconds_waited(one, now)))
-        ending = (one for one in waiting if one.state == "lingering" or not unreceived_bytes(one.transport))
+        waiting = [one for one in self.all if one.state in MAY_END and may_be_late(one)]
+        burdens = {one for one in waiting if one.state == "lingering" or one.reader.is_costly}
+        waiting.sort(key=lambda one: (one not in burdens, -seconds_waited(one, now)))
+        ending = (one for one in waiting if one in burdens or not unreceived_bytes(one.transport))
         chosen = list(islice(ending, max(0, count)))
         for connection in chosen:
             end(connection)
@@ -116,7 +119,7 @@ class OpenConnections:
     def check(self) -> None:
         """Called again and again: end those that are overdue, or that hold too many bytes."""
         now = monotonic()
-        for connection in [one for one in self.all if one.deadline < now and not one.has_step]:
+        for connection in [one for one in self.all if one.deadline < now and may_be_late(one)]:
             end(connection)
         held = {one: one.held_bytes for one in self.all}
         excess = sum(held.values()) - MAX_HELD_BYTES
@@ -139,9 +142,11 @@ class OpenConnections:
 class HttpConnection(asyncio.BufferedProtocol):
     def __init__(self, others: OpenConnections) -> None:
         self._others = others
-        self._reader = RequestReader(others.max_body)
+        self.reader = RequestReader(others.max_body)
         self._unread = b""
         self._request: HttpRequest | None = None
+        self.heard_at = monotonic()
+        """When its sender sent something last."""
         self.has_step, self._scheduled_at = False, 0.0
         """Whether a step of this connection is waiting for its turn, and since when."""
         self._receives = True
@@ -149,7 +154,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        return len(self._unread) + self._reader.held_bytes + (len(self._request.body) if self._request else 0)
+        return len(self._unread) + self.reader.held_bytes + (len(self._request.body) if self._request else 0)
 
     # Called by the loop
 
@@ -171,22 +176,22 @@ class HttpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         if self._closing:
             return
-        data = self._others.buffer[:size].tobytes()
+        data, self.heard_at = self._others.buffer[:size].tobytes(), monotonic()
         if self.state == "idle":
             if not data.strip(b"\r\n"):  # nothing has begun, and the connection is as old as before
                 return
             self._enter("receiving", self._others.read_seconds)
         self._unread = self._unread + data if self._unread else data
-        if self._reader.missing and self.state == "receiving":  # such a part is only appended
-            before = self._reader.held_bytes
+        if self.reader.missing and self.state == "receiving":  # such a part is only appended
+            before = self.reader.held_bytes
             self._read()
-            if self._reader.missing and self._reader.held_bytes // BODY_BYTES > before // BODY_BYTES:
+            if self.reader.missing and self.reader.held_bytes // BODY_BYTES > before // BODY_BYTES:
                 self._receive_more(False)
                 self._schedule(BODY_BYTES)
             return
         if self.state != "receiving" or len(self._unread) >= RECEIVE_BYTES:
             self._receive_more(False)
-        self._schedule(self._reader.cost(self._unread))
+        self._schedule(self.reader.cost(self._unread))
 
     def eof_received(self) -> bool:
         """The sender sends no more. What has arrived is answered, because it may still read."""
@@ -232,7 +237,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.fail()
 
     def _read(self) -> None:
-        reader = self._reader
+        reader = self.reader
         size = reader.read(self._unread) if self._unread else 0
         self._unread = self._unread[size:]
         if reader.fault:
@@ -242,7 +247,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.state, self.deadline = "complete", inf
             self._schedule(len(self._request.body))
         elif size and self._unread:
-            self._schedule(self._reader.cost(self._unread))
+            self._schedule(self.reader.cost(self._unread))
         elif self._ended:
             self.refuse(HTTPStatus.BAD_REQUEST) if self._unread or reader.in_body else self.close()
         else:
@@ -279,7 +284,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Read and serve no more. What has arrived would be work for no one, and no limit would count it any more."""
-        self._closing, self._unread, self._reader = True, b"", RequestReader(0)
+        self._closing, self._unread, self.reader = True, b"", RequestReader(0)
         if self.state == "complete":
             self._request = None
         self.state, self.deadline = "closing", inf
@@ -287,7 +292,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _send(self, data: bytes, *, keep_alive: bool) -> None:
         if not keep_alive:
-            self._closing, self._unread, self._reader = True, b"", RequestReader(0)
+            self._closing, self._unread, self.reader = True, b"", RequestReader(0)
         if self.transport.is_closing():  # the sender is gone
             return
         self.transport.write(data)
@@ -303,7 +308,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             else:
                 self._enter("idle", self._others.idle_seconds)
             if self._unread or self._ended:
-                self._schedule(self._reader.cost(self._unread))
+                self._schedule(self.reader.cost(self._unread))
                 return
         elif self._ended:
             self.transport.close()
@@ -319,13 +324,21 @@ def end(connection: HttpConnection) -> None:
     connection.refuse(HTTPStatus.REQUEST_TIMEOUT) if connection.state == "receiving" else connection.close()
 
 
+def may_be_late(connection: HttpConnection) -> bool:
+    """Whether time that passes is its own fault: it does not wait for its turn, or its body takes long to read."""
+    return not connection.has_step or connection.reader.is_costly
+
+
 def seconds_waited(connection: HttpConnection, now: float) -> float:
-    """How long a connection has waited for its sender, less the time that SLOW_SENDER takes for what has arrived.
+    """How long a connection has waited for its sender: since it sent something last; and its age, less the time that
+    SLOW_SENDER takes for what has arrived.
 
     At least a quarter of its age: a sender could hold many connections by sending a lot at first.
     """
     age = now - connection.since
-    return max(age / 4, age - connection.held_bytes / SLOW_SENDER)
+    if connection.state != "receiving":
+        return age
+    return max(age / 4, age - connection.held_bytes / SLOW_SENDER, now - connection.heard_at)
 
 
 def unreceived_bytes(transport: asyncio.Transport) -> int:

@@ -75,11 +75,12 @@ class LoopWorker(Worker):
     def _accept(self, listener: Any) -> None:
         """Accept a few connections: the others in the queue may be for another process. Accept more each time that
         some are left: while the loop is busy, cheap connections would keep senders waiting in a full queue."""
-        arriving = self._arriving()
-        wanted = min(self._accept_at_once, self._connections.most // 16 + 1)  # it may end as many
-        space = self._connections.space_for(wanted + arriving) - arriving
-        if self._connections.crowded:
-            self._loop.remove_reader(listener)  # until the next check
+        space = min(self._connections.free - self._arriving(), self._accept_at_once)
+        if space <= 0:
+            self._connections.make_space(self._accept_at_once // ACCEPT_AT_ONCE)
+            if self._connections.crowded:
+                self._loop.remove_reader(listener)  # until the next check
+            return
         for _ in range(space):
             try:
                 sock, _address = listener.accept()
@@ -93,7 +94,7 @@ class LoopWorker(Worker):
             self._accepting[task] = connection
             task.add_done_callback(self._on_accepted)
         else:
-            self._accept_at_once = min(self._accept_at_once + max(0, space), MOST_AT_ONCE)
+            self._accept_at_once = min(2 * self._accept_at_once, MOST_AT_ONCE)
 
     def _arriving(self) -> int:
         """How many accepted connections are not among the open ones yet."""

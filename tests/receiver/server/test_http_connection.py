@@ -23,7 +23,7 @@ from receiver.server.http_connection import (
     connections_within,
 )
 from receiver.server.request_reader import HttpRequest
-from receiver.server.turns import Turns
+from receiver.server.turns import SMALL_BYTES, Turns
 from tests.support.raw_http import request
 
 
@@ -92,37 +92,37 @@ def test_a_request_that_has_arrived_never_ends_for_new_connections() -> None:
     unread = HttpConnection(connections)
     unread.connection_made(transport(ours))
     theirs.sendall(request())
-    assert connections.space_for(16) == 0
+    connections.make_space(4)
     assert connections.crowded
     ours.recv(10_000)
-    assert connections.space_for(16) == 0, "it comes when one is closed"
+    connections.make_space(4)
     assert not connections.crowded
     assert (waiting.state, unread.state) == ("receiving", "closing")
+    assert connections.free == 0, "a new one may come when this one is closed"
     unread.connection_lost(None)
-    assert connections.space_for(16) == 1
+    assert connections.free == 1
     loop.close()
     for one in (ours, theirs):
         one.close()
 
 
-def test_no_connection_comes_before_the_one_that_ends_for_it_is_closed() -> None:
+def test_no_more_connections_end_than_are_needed_and_each_counts_until_it_is_closed() -> None:
     """Under a flood of bytes, connections took the last descriptors: the spool could not be opened."""
     loop = asyncio.new_event_loop()
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
     connections.most = 20
     for number in range(20):
-        one = arriving(connections, b"POST" if number % 2 else b"\r\n")
-        one._step()
-    turns = 0
-    while connections.space_for(8) < 8:
+        arriving(connections, b"POST" if number % 2 else b"\r\n").has_step = False
+    for _ in range(3):  # asked again and again, until they are closed
+        connections.make_space(4)
         assert not connections.crowded
-        assert len(connections.all) == 20 - connections.space_for(8)
-        for one in [one for one in connections.all if one.state == "closing"]:
-            one.connection_lost(None)
-        turns += 1
+        assert connections.free == 0
+    left = [one for one in connections.all if one.state in ("idle", "receiving")]
+    assert len(left) == 16
+    for one in connections.all - set(left):
+        one.connection_lost(None)
     loop.close()
-    assert turns <= 3
-    assert sum(one.state in ("idle", "receiving") for one in connections.all) >= 10
+    assert connections.free == 4
 
 
 def test_a_delivery_that_arrives_slowly_keeps_its_connection_while_others_send_nothing() -> None:
@@ -135,6 +135,7 @@ def test_a_delivery_that_arrives_slowly_keeps_its_connection_while_others_send_n
     for one, age in ((slow, 4.0), (little, 3.0), (bare, 2.5)):
         one.has_step = False
         one.since -= age
+    little.heard_at -= 3
     ended = []
     for _ in range(2):
         connections.end_oldest(1)
@@ -147,6 +148,40 @@ def test_a_delivery_that_arrives_slowly_keeps_its_connection_while_others_send_n
     new.connection_made(transport())
     connections.end_oldest(1)
     assert (slow.state, new.state) == ("lingering", "idle"), "it must not hold its connection for ever"
+
+
+def test_a_sender_that_is_silent_ends_before_one_that_sends() -> None:
+    """400 connections a second with 8 kB each, and nothing more, ended each delivery that took four seconds."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=100_000, read_seconds=10)
+    part = request(b"x" * 60_000)[:8_000]
+    silent, sending = arriving(connections, part), arriving(connections, part)
+    for one, age in ((silent, 2.4), (sending, 4.0)):
+        one.has_step = False
+        one.since -= age
+    silent.heard_at -= 2.4
+    connections.end_oldest(1)
+    loop.close()
+    assert (silent.state, sending.state) == ("lingering", "receiving")
+
+
+def test_a_request_that_takes_long_to_read_ends_for_new_connections_although_it_waits_for_its_turn() -> None:
+    """220 of them, in blank lines as chunks, kept all new senders out for five seconds of the process's own time."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=100_000, read_seconds=10)
+    head = b"POST /webhooks/north HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    costly = arriving(connections, head + b"4\r\n\r\n\r\n\r\n" * 1_000)
+    steps = 0
+    while not costly.reader.is_costly:
+        assert not connections.end_oldest(1)
+        costly._step()
+        steps += 1
+    assert costly.has_step
+    assert steps > 5, "each step is short"
+    assert costly.reader.cost(b"") > SMALL_BYTES, "and comes after small requests"
+    assert connections.end_oldest(1)
+    loop.close()
+    assert costly.state == "lingering"
 
 
 def test_the_time_in_which_a_connection_waits_for_its_turn_is_not_its_senders() -> None:
