@@ -46,9 +46,9 @@ class AuditTrail:
         chosen = {name: value for name, value in selection.items() if value not in (None, "", (), [], False)}
         return self._write(who=who, action=action, selection=chosen, count=count)
 
-    def end(self, begun: AuditEntry, result: str) -> AuditEntry:
-        """Record how an action ended."""
-        return self._write(who=begun.who, action=begun.action, result=result, of=begun.id)
+    def end(self, begun: AuditEntry, result: str, *, bulk: str = "") -> AuditEntry:
+        """Record how an action ended; that of a bulk action, only if it is open, which it is then no longer."""
+        return self._write(bulk, who=begun.who, action=begun.action, result=result, of=begun.id)
 
     def newest(self, limit: int = 50) -> list[AuditEntry]:
         """The latest entries, the newest first."""
@@ -59,10 +59,10 @@ class AuditTrail:
         """One of the latest entries."""
         return next((one for one in self.newest() if one.id == entry_id), None)
 
-    def _write(self, **fields: Any) -> AuditEntry:
+    def _write(self, bulk: str = "", **fields: Any) -> AuditEntry:
         entry = AuditEntry(secrets.token_hex(6), **fields)
         written = {name: value for name, value in asdict(entry).items() if value}
-        script_runner.run_one(self.client, "audit", orjson.dumps(written, default=str), MAX_ENTRIES)
+        script_runner.run_one(self.client, "audit", orjson.dumps(written, default=str), MAX_ENTRIES, bulk)
         return entry
 
 

@@ -6,7 +6,7 @@ An action is for the failures that match when it begins: a run that fails again 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -18,10 +18,10 @@ from redis import Redis
 from receiver.contract.diagnosis.formatting import counted
 from receiver.inbox import keys
 from receiver.inbox.administration import NOT_DROPPED, NOT_REPLAYED, DropResult, ReopenResult
-from receiver.inbox.audit_trail import AuditEntry
+from receiver.inbox.audit_trail import AuditEntry, AuditTrail
 from receiver.inbox.model import from_ms, to_number
 from receiver.inbox.queries.damage import as_text, read_each
-from receiver.inbox.queries.failures import FailureFilter
+from receiver.inbox.queries.failures import FailureFilter, MatchingGroup
 from receiver.inbox.redis import script_runner
 
 MAX_RECORDS = 200
@@ -51,6 +51,8 @@ class BulkAction:
     id: str
     action: BulkKind
     selection: FailureFilter
+    groups: Mapping[str, str]
+    """The groups that matched before it began, with their handlers. A group's error may be another one by now."""
     who: str
     audit_id: str
     count: int
@@ -58,7 +60,7 @@ class BulkAction:
     rate: float
     """Maximum number of runs in a second; 0 is no maximum."""
     first: int
-    """How many runs must succeed before the others are replayed; 0 for none."""
+    """How many runs of each handler must succeed before the others are replayed; 0 for none."""
     reason: str
     state: BulkState
     why: str
@@ -108,17 +110,21 @@ class BulkActions:
         self,
         action: BulkKind,
         selection: FailureFilter,
+        groups: Iterable[MatchingGroup],
         audit: AuditEntry,
         *,
         rate: float = 0.0,
         first: int = 0,
         reason: str = "",
     ) -> str:
-        """Record an action that was audited, and return its id. From then on it is carried on."""
+        """Record an action that was audited, for the groups that matched, and return its id. From then on it is carried
+        on. Deliveries that could not be read are dropped, but not replayed."""
         action_id = secrets.token_hex(4)
+        chosen = {one.id: one.handler for one in groups if action == "drop" or one.handler != keys.INTAKE}
         fields = {
             "action": action,
             "selection": orjson.dumps({name: value for name, value in asdict(selection).items() if value}),
+            "groups": orjson.dumps(chosen),
             "who": audit.who,
             "audit": audit.id,
             "count": audit.count or 0,
@@ -145,11 +151,22 @@ class BulkActions:
 
     def stop(self, action_id: str) -> bool:
         """End an action: no further run is changed by it. False if it has ended already."""
-        return self.set_state(action_id, BulkState.STOPPED)
+        return self.end(action_id, BulkState.STOPPED)
+
+    def end(self, action_id: str, state: BulkState, *, only_if: str = "", why: str = "") -> bool:
+        if is_changed := self.set_state(action_id, state, only_if=only_if, why=why):
+            self.close(action_id)
+        return is_changed
 
     def set_state(self, action_id: str, state: BulkState, *, only_if: str = "", why: str = "") -> bool:
         """Change the state of an action that is at work. False if it is not, or has another state than `only_if`."""
         return bool(script_runner.run_one(self.client, "bulk_state", action_id, state, only_if, why))
+
+    def close(self, action_id: str) -> None:
+        """Audit the end of an action that has ended. Until then it is open, so that a kill in between loses no end."""
+        if ended := self.find(action_id):
+            begun = AuditEntry(ended.audit_id, ended.who, f"bulk {ended.action}")
+            AuditTrail(self.client).end(begun, ended.result, bulk=action_id)
 
     def forget_open(self, action_id: str) -> None:
         """Carry on no longer an action whose record is gone or damaged."""
@@ -171,6 +188,7 @@ def _action(action_id: str, fields: Mapping[bytes, bytes]) -> BulkAction | None:
             id=action_id,
             action="drop" if values["action"] == "drop" else "replay",
             selection=FailureFilter(**orjson.loads(values["selection"])),
+            groups={str(name): str(handler) for name, handler in dict(orjson.loads(values["groups"])).items()},
             who=values["who"],
             audit_id=values["audit"],
             count=int(values["count"]),

@@ -2,12 +2,14 @@
 
 So a killed housekeeper loses nothing, the next one goes on where it was, and of two at work each step is taken by one.
 The groups are walked in the order of their ids, and the runs of a group in the order of their failures: those that fail
-again come behind the time at which the action began, where no step reads.
+again come behind the time at which the action began, where no step reads. If some runs are tried first, the groups are
+walked twice: for the first runs of each handler, and then for all others.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import dropwhile
@@ -19,14 +21,12 @@ from redis.exceptions import ResponseError
 from receiver.contract.diagnosis.formatting import counted
 from receiver.inbox import keys
 from receiver.inbox.administration import Administration, BulkStep
-from receiver.inbox.audit_trail import AuditEntry, AuditTrail
 from receiver.inbox.bulk_actions import BulkAction, BulkActions, BulkState
 from receiver.inbox.inbox import Inbox
 from receiver.inbox.model import needs_data, order_for, order_of
 from receiver.inbox.outcomes import ENDED, status_of
 from receiver.inbox.queries.damage import DamagedRecord, as_text, is_wrong_type, read_each
 from receiver.inbox.queries.events import EventQueries
-from receiver.inbox.queries.failures import FailureQueries
 from receiver.inbox.queries.runs import page_after
 from receiver.inbox.redis.connecting import server_ms
 
@@ -46,13 +46,10 @@ class BulkWork:
     def __init__(self, client: Redis) -> None:
         self._client = client
         self._actions, self._administration = BulkActions(client), Administration(client)
-        self._groups: dict[str, list[str]] = {}
-        """The groups of each action, in order. Groups that are created later have only later failures."""
 
     def carry_on(self, seconds: float) -> list[BulkAction]:
         """Take the steps that are due, for about this long. Returns the actions that have ended by that."""
         at_work, ended = self._actions.at_work(), []
-        self._groups = {name: found for name, found in self._groups.items() if name in at_work}
         for name in at_work:
             deadline = time.monotonic() + seconds / len(at_work)
             while (is_more := self._step(name)) and time.monotonic() < deadline:
@@ -67,36 +64,39 @@ class BulkWork:
         if action is None:
             self._actions.forget_open(name)
             return False
+        if not action.state.is_at_work:  # what ended it was killed before it audited that
+            self._actions.close(name)
+            return False
         try:
-            if action.state is BulkState.TRYING and self._has_tried(action):
-                return self._judge(action)
             return self._change(action)
         except ResponseError as error:
-            if not is_wrong_type(error):
+            if not is_wrong_type(error) and "not an integer" not in str(error):  # as in lua/shared/call.lua
                 raise
             self._end(action, BulkState.HALTED, f"a key is damaged, `storehooks doctor` names it: {error}")
-            return False
+        except (ValueError, OverflowError) as error:
+            self._end(action, BulkState.HALTED, f"its record is damaged, start another one: {error}")
+        return False
 
     # The first runs
-
-    def _has_tried(self, action: BulkAction) -> bool:
-        return len(action.tried) >= action.first or self._select(action, 1) is None
 
     def _judge(self, action: BulkAction) -> bool:
         """Go on if the first runs have succeeded; end the action if one has failed again; else wait."""
         pipeline = self._client.pipeline(transaction=False)
         for item in action.tried:
             event_id, handler = keys.split_item(item)
-            pipeline.hmget(keys.EVENT + event_id, f"r:{handler}", f"g:{handler}")
-        failed = waiting = 0
+            pipeline.hmget(keys.EVENT + event_id, f"r:{handler}", f"g:{handler}", "store")
+        failed = waiting = damaged = 0
         for fields in read_each(pipeline):
-            run, group = fields or (None, None)
-            # One without a run has succeeded, and was moved to the history since.
+            run, group, store = fields or (None, None, b"")
+            # One without a run and a store has succeeded, and was moved to the history since.
+            damaged += run is None and store is not None
             waiting += run is not None and status_of(as_text(run).partition(" ")[0]) not in ENDED
             failed += bool(group)
+        first = counted(len(action.tried), "run")
         if failed:
-            why = f"{failed} of the first {counted(len(action.tried), 'run')} failed again"
-            self._end(action, BulkState.HALTED, why)
+            self._end(action, BulkState.HALTED, f"{failed} of the first {first} failed again")
+        elif damaged:
+            self._end(action, BulkState.HALTED, f"the records of {damaged} of the first {first} are damaged")
         elif not waiting:
             return self._actions.set_state(action.id, BulkState.RUNNING, only_if=BulkState.TRYING)
         return False
@@ -107,11 +107,10 @@ class BulkWork:
         now = server_ms(self._client)
         if now < action.due_ms:
             return False
-        most = STEP if not action.rate else max(1, min(STEP, int(action.rate / 5)))
-        if action.state is BulkState.TRYING:
-            most = min(most, action.first - len(action.tried))
-        selected = self._select(action, most)
+        selected = self._select(action, now)
         if selected is None:
+            if action.state is BulkState.TRYING:
+                return self._judge(action)
             self._end(action, BulkState.DONE)
             return False
         due = max(action.due_ms, now - CATCH_UP_MS) + len(selected.items) * 1000 / action.rate if action.rate else now
@@ -141,31 +140,34 @@ class BulkWork:
         return ""  # it is not replayed
 
     def _end(self, action: BulkAction, state: BulkState, why: str = "") -> None:
-        if self._actions.set_state(action.id, state, only_if=action.state, why=why):
-            ended = self._actions.find(action.id) or action
-            begun = AuditEntry(action.audit_id, action.who, f"bulk {action.action}")
-            AuditTrail(self._client).end(begun, ended.result)
+        self._actions.end(action.id, state, only_if=action.state, why=why)
 
     # The selection
 
-    def _select(self, action: BulkAction, most: int) -> _Selected | None:
-        """The next runs; None if there are no more. Of those that were read, some may be of another store."""
+    def _select(self, action: BulkAction, now: float) -> _Selected | None:
+        """The next runs; None if there are no more. There may be none of the store among those that were read."""
+        maximum = STEP if not action.rate else max(1, min(STEP, int(action.rate / 5)))
+        tried = Counter(keys.split_item(item)[1] for item in action.tried)
         group, _, rest = action.position.partition(" ")
-        score, _, last = rest.partition(" ")
-        for name in dropwhile(lambda one: one < group, self._groups_of(action)):
-            start, after = (float(score), last) if name == group else ("-inf", "")
-            page = page_after(self._client, keys.GROUP_RUNS + name, start, action.began_ms, after, many=most)
+        for name, handler in dropwhile(lambda one: one[0] < group, sorted(action.groups.items())):
+            most = min(maximum, action.first - tried[handler]) if action.state is BulkState.TRYING else maximum
+            page = self._page(action, name, rest if name == group else "", now) if most > 0 else []
             if page:
-                item, failed_at = page[-1]
-                return _Selected(self._of_store(action, [one for one, _ in page]), f"{name} {failed_at:.0f} {item}")
+                items = self._of_store(action, [item for item, _ in page])[:most]
+                last = next(one for one in reversed(page) if len(items) < most or one[0] == items[-1])
+                return _Selected(items, f"{name} {last[1]:.0f} {last[0]}")
         return None
 
-    def _groups_of(self, action: BulkAction) -> list[str]:
-        if action.id not in self._groups:
-            found = FailureQueries(self._client).matching(action.selection)
-            is_replay = action.action == "replay"
-            self._groups[action.id] = sorted(one.id for one in found if not (is_replay and one.handler == keys.INTAKE))
-        return self._groups[action.id]
+    def _page(self, action: BulkAction, group: str, position: str, now: float) -> list[tuple[str, float]]:
+        """The next runs of a group, of any store. Times ahead of the server's, as in `members`, come first."""
+        score, _, last = position.partition(" ")
+        start, runs = int(score) if score else None, keys.GROUP_RUNS + group
+        if start is None or start > action.began_ms:
+            ahead = f"({now}" if start is None or start <= now else start
+            if page := page_after(self._client, runs, ahead, "+inf", last, many=STEP):
+                return page
+            start, last = None, ""
+        return page_after(self._client, runs, "-inf" if start is None else start, action.began_ms, last, many=STEP)
 
     def _of_store(self, action: BulkAction, items: list[str]) -> list[str]:
         store = action.selection.store

@@ -90,11 +90,11 @@ Failures
     gr:{group}      zset    The group's runs, retrying or failed, by time of the last failure (ms).
     replay:{name}   string  How far an interrupted replay has come.
     bulk:{action}   hash    A bulk action: a replay or drop of many failures; see bulk_actions.py. action selection who
-                            audit count rate first reason; state (trying, running, done, stopped, halted), why, began,
-                            ended, position (where its next step begins), due (when, ms), tried (its first runs), and
-                            n:{result} how many runs had each result.
+                            groups (JSON, with their handlers) audit count rate first reason; state (trying, running,
+                            done, stopped, halted), why, began, ended, position (where its next step begins), due (when,
+                            ms), tried (its first runs), and n:{result} how many runs had each result.
     bulk            zset    Bulk actions by when they began (ms). Limited.
-    bulk_open       set     Those that are at work.
+    bulk_open       set     Those that are at work, or whose end is not audited yet.
 
 Plugins
     o:{id}          hash    The once marks of an event: "handler|key" -> "begun ms run" or "done result".

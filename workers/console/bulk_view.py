@@ -65,14 +65,15 @@ def start() -> Response:
     rate, reason = _rate(), read_text("reason", request.form)
     if kind == "drop" and not reason:
         abort(400, "Give a reason. It is stored with each run.")
-    count = sum(one.count for one in _matching(kind, wanted))
+    groups = _matching(kind, wanted)
+    count = sum(one.count for one in groups)
     if not count:
         raise NotFound("No failure matches any more. They were replayed, dropped or have succeeded.")
     entry = begin_action(
         f"bulk {kind}", count=count, **_given(wanted), reason=reason, rate=read_text("rate", request.form)
     )
     first = TRIED_FIRST if kind == "replay" and request.form.get("try") else 0
-    action_id = BulkActions(console().client).start(kind, wanted, entry, rate=rate, first=first, reason=reason)
+    action_id = BulkActions(console().client).start(kind, wanted, groups, entry, rate=rate, first=first, reason=reason)
     return redirect(url_for("bulk.action", action_id=action_id), 303)
 
 

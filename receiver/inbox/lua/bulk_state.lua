@@ -7,9 +7,7 @@ return function()
   local state = redis.call('HGET', key, 'state')
   if (state ~= 'trying' and state ~= 'running') or (ARGV[3] ~= '' and state ~= ARGV[3]) then return 0 end
   redis.call('HSET', key, 'state', ARGV[2], 'why', ARGV[4])
-  if ARGV[2] ~= 'running' then
-    redis.call('HSET', key, 'ended', NOW)
-    redis.call('SREM', P .. 'bulk_open', ARGV[1])
-  end
+  -- After the first runs of each handler, all groups are walked. One that has ended is open until its end is audited.
+  if ARGV[2] == 'running' then redis.call('HSET', key, 'position', '') else redis.call('HSET', key, 'ended', NOW) end
   return 1
 end

@@ -85,12 +85,27 @@ def page_after(
     """
     offset = 0
     while True:
-        found: Any = client.zrange(index, start, end, byscore=True, offset=offset, num=many, withscores=True)
+        found: Any = client.zrange(index, start, end, byscore=True, offset=offset, num=many + 1, withscores=True)
         page = [(as_text(member), score) for member, score in found]
         fresh = [one for one in page if one[1] != start or one[0] > last]
-        if fresh or len(page) < many:
-            return fresh
-        offset += many  # more members of one millisecond than a page holds
+        # Beyond the beginning, the page begins with one that is not fresh. Else some have left, and it begins too late.
+        if (not offset or page[: len(page) - len(fresh)]) and (fresh or len(page) <= many):
+            return fresh[:many]
+        offset = _last_read(client, index, start, last)
+
+
+def _last_read(client: Redis, index: str, start: float | str, last: str) -> int:
+    """Where among the members of one millisecond the last one is that is not after `last`. They may be very many."""
+    high: Any = client.zcount(index, start, start)
+    low = 0
+    while low < high:
+        middle = (low + high) // 2
+        found: Any = client.zrange(index, start, start, byscore=True, offset=middle, num=1)
+        if found and as_text(found[0]) <= last:
+            low = middle + 1
+        else:
+            high = middle
+    return max(0, low - 1)
 
 
 def members(client: Redis, index: str, *, until: float | None = None) -> Iterator[str]:

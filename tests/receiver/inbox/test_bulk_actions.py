@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import replace
 from itertools import count
 
 import pytest
+from redis.exceptions import ResponseError
 
 from receiver.inbox import Declaration, Housekeeping, Inbox, Outcome, connect, keys
 from receiver.inbox.audit_trail import AuditTrail
 from receiver.inbox.bulk_actions import BulkAction, BulkActions, BulkKind, BulkState
 from receiver.inbox.bulk_work import STEP, BulkWork
 from receiver.inbox.queries.failures import FailureFilter, FailureQueries
+from receiver.inbox.queries.runs import page_after
+from receiver.inbox.redis.connecting import server_ms
 from tests.support.harness import System
 
 GREET = "shop.greet"
@@ -50,9 +54,11 @@ def fail_many(
 
 def start(system: System, action: BulkKind = "replay", *, first: int = 0, rate: float = 0, **wanted: str) -> str:
     selection = FailureFilter(**wanted)
-    matching = sum(one.count for one in FailureQueries(system.client).matching(selection))
-    entry = AuditTrail(system.client).begin("a person", f"bulk {action}", wanted, count=matching)
-    return BulkActions(system.client).start(action, selection, entry, first=first, rate=rate, reason="given up")
+    groups = FailureQueries(system.client).matching(selection)
+    entry = AuditTrail(system.client).begin(
+        "a person", f"bulk {action}", wanted, count=sum(one.count for one in groups)
+    )
+    return BulkActions(system.client).start(action, selection, groups, entry, first=first, rate=rate, reason="given up")
 
 
 def the(system: System, action_id: str) -> BulkAction:
@@ -69,9 +75,9 @@ def replays(system: System, items: list[str]) -> list[int]:
     return [int(one or 0) for one in pipeline.execute()]
 
 
-def finish_ready(inbox: Inbox, kind: str, number: int = 200) -> int:
+def finish_ready(inbox: Inbox, kind: str, number: int = 200, handler: str = GREET) -> int:
     """End ready runs of the handler, as a worker does."""
-    runs = inbox.claim({GREET: number}, capacity=number).runs
+    runs = inbox.claim({handler: number}, capacity=number).runs
     detail = {"error": "KeyError: again", "group": "a1f3aaaa", "version": "2"} if kind == "failed" else {}
     inbox.finish([Outcome(run, kind, detail) for run in runs])  # type: ignore[arg-type]
     return len(runs)
@@ -156,7 +162,7 @@ def test_a_step_that_another_has_taken_changes_nothing(system: System) -> None:
     action_id = start(system, group="a1f3aaaa")
     first, second = BulkWork(system.client), BulkWork(system.client)
     slow = the(system, action_id)
-    found = second._select(slow, STEP)
+    found = second._select(slow, server_ms(system.client))
     second._select = lambda *_: found  # type: ignore[method-assign]  it was read before the first one took the step
     first._change(slow)
     finish_ready(system.inbox, "failed")
@@ -170,7 +176,7 @@ def test_a_run_that_was_replayed_by_hand_and_failed_again_is_left(system: System
     first, *rest = fail_many(system, 3)
     action_id = start(system, group="a1f3aaaa")
     work = BulkWork(system.client)
-    found = work._select(the(system, action_id), 10)
+    found = work._select(the(system, action_id), server_ms(system.client))
     system.administration.reopen([first], {})
     finish_ready(system.inbox, "failed")
     work._select = lambda *_: found  # type: ignore[method-assign]  it was read before
@@ -313,4 +319,171 @@ def test_the_command_lists_and_stops_them(system: System) -> None:
     assert "group a1f3aaaa" in listed
     assert system.run_cli("failures", "stop", action_id[:5], "--yes").stdout == "stopped; 0 runs replayed\n"
     assert the(system, action_id).state == "stopped"
-    assert AuditTrail(system.client).newest()[0].selection == {"bulk": action_id}
+    end, stop, begin = AuditTrail(system.client).newest()
+    assert stop.selection == {"bulk": action_id}
+    assert (end.of, end.result) == (begin.id, "stopped; 0 runs replayed")
+
+
+def test_the_groups_are_those_that_matched_when_it_began(system: System) -> None:
+    """The title of a group is its latest error, so another failure may make it match, or match no longer."""
+    fail_many(system, 2 * STEP, group="aaaa")
+    others = fail_many(system, 30, group="bbbb")
+    for group, title in (("aaaa", "Timeout: 31 ms"), ("bbbb", "other causes; the last: KeyError")):
+        system.client.hset(keys.GROUP + group, "error", title)
+    action_id = start(system, "drop", error="timeout")
+    BulkWork(system.client)._step(action_id)
+    for group, title in (("aaaa", "KeyError"), ("bbbb", "other causes; the last: Timeout: 5 ms")):
+        system.client.hset(keys.GROUP + group, "error", title)
+    (ended,) = BulkWork(system.client).carry_on(10)  # another housekeeper
+    assert (ended.state, ended.changed, ended.count) == ("done", 2 * STEP, 2 * STEP)
+    assert system.client.zcard(keys.GROUP_RUNS + "bbbb") == len(others)
+
+
+@pytest.mark.parametrize("how", [{"rate": 5.0}, {"first": 5}], ids=["rate", "first"])
+def test_runs_of_other_stores_take_no_steps_of_their_own(system: System, how: dict[str, int]) -> None:
+    fail_many(system, 5 * STEP, store="south")
+    items = fail_many(system, 12)
+    action_id = start(system, store="north", **how)
+    work, steps = BulkWork(system.client), 0
+    while work._step(action_id):
+        steps += 1
+    assert the(system, action_id).changed == max(1, how.get("first", 0))
+    assert steps <= 12, "about one for each page"
+    while (action := the(system, action_id)).state.is_at_work:
+        finish_ready(system.inbox, "done")
+        system.client.hset(keys.BULK + action_id, "due", 0)
+        work.carry_on(1)
+    assert (action.state, action.results) == ("done", {"ready": 12})
+    assert set(replays(system, items)) == {1}
+
+
+def test_a_page_does_not_read_what_was_read_of_one_millisecond(system: System) -> None:
+    names = [f"{at:05}" for at in range(3_000)]
+    system.client.zadd("sh:gr:a", dict.fromkeys(names, 5.0) | {"later": 6.0})
+    system.client.config_resetstat()
+    assert page_after(system.client, "sh:gr:a", 5, 9, names[2_899], many=10) == [
+        (one, 5.0) for one in names[2_900:2_910]
+    ]
+    assert system.client.info("commandstats")["cmdstat_zrange"]["calls"] <= 15
+    for many in (1, 10, 200):
+        found, last, at = [], "", 5.0
+        while page := page_after(system.client, "sh:gr:a", at, 9, last, many=many):
+            last, at = page[-1]
+            found += [one for one, _ in page]
+            if many == 1 and len(found) == 20:
+                last = names[2_979]
+        assert found == ([*names[:20], *names[2_980:], "later"] if many == 1 else [*names, "later"])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "state"),
+    [
+        ("position", "a1f3aaaa x y", "halted"),
+        ("position", "a1f3aaaa nan y", "halted"),
+        ("n:ready", "x", "halted"),
+        ("rate", "inf", "halted"),
+        ("rate", "x", ""),
+        ("began", "x", ""),
+        ("groups", "[1]", ""),
+    ],
+)
+def test_a_damaged_record_ends_its_action_and_no_other(system: System, field: str, value: str, state: str) -> None:
+    fail_many(system, 3)
+    fail_many(system, 3, group="other")
+    action_id = start(system, group="a1f3aaaa")
+    sound = start(system, group="other")
+    system.client.hset(keys.BULK + action_id, field, value)
+    work = BulkWork(system.client)
+    work.carry_on(1)
+    found = BulkActions(system.client).find(action_id)
+    assert (found.state if found else "") == state
+    assert the(system, sound).result == "done; 3 runs replayed"
+    assert BulkActions(system.client).at_work() == []
+
+
+def test_an_error_of_the_server_is_no_damage(system: System) -> None:
+    fail_many(system, 3)
+    action_id = start(system)
+    system.client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(ResponseError, match="NOREPLICAS"):
+            BulkWork(system.client).carry_on(1)
+    finally:
+        system.client.config_set("min-replicas-to-write", 0)
+    assert the(system, action_id).state == "running"
+
+
+def test_some_runs_of_each_handler_are_tried(system: System) -> None:
+    fail_many(system, 6, group="aaaa")
+    fail_many(system, 6, group="bbbb")
+    fail_many(system, 20, group="cccc", handler="erp.export")
+    action_id = start(system, first=5)
+    work = BulkWork(system.client)
+    work.carry_on(1)
+    action = the(system, action_id)
+    assert action.state == "trying"
+    assert Counter(keys.split_item(one)[1] for one in action.tried) == {GREET: 5, "erp.export": 5}
+    finish_ready(system.inbox, "done")
+    work.carry_on(1)
+    assert the(system, action_id).changed == 10, "the other handler's runs are still to run"
+    finish_ready(system.inbox, "done", handler="erp.export")
+    (ended,) = work.carry_on(1)
+    assert (ended.state, ended.results) == ("done", {"ready": 32})
+
+
+def test_a_run_that_cannot_be_tried_is_counted_once(system: System) -> None:
+    items = fail_many(system, 4)
+    system.client.delete(keys.BODY + keys.split_item(items[1])[0])
+    action_id = start(system, first=2)
+    work = BulkWork(system.client)
+    work.carry_on(1)
+    assert the(system, action_id).tried == (items[0], items[2])
+    finish_ready(system.inbox, "done")
+    (ended,) = work.carry_on(1)
+    assert (ended.state, ended.results) == ("done", {"ready": 3, "no-body": 1})
+
+
+@pytest.mark.parametrize("how", ["record", "run"])
+def test_a_tried_run_whose_record_is_damaged_is_no_success(system: System, how: str) -> None:
+    fail_many(system, 20)
+    action_id = start(system, first=5)
+    work = BulkWork(system.client)
+    work.carry_on(1)
+    event_id, handler = keys.split_item(the(system, action_id).tried[0])
+    finish_ready(system.inbox, "done")
+    if how == "record":
+        system.client.delete(keys.EVENT + event_id)
+        system.client.rpush(keys.EVENT + event_id, "damaged")
+    else:
+        system.client.hdel(keys.EVENT + event_id, f"r:{handler}")
+    (ended,) = work.carry_on(1)
+    assert (ended.state, ended.changed) == ("halted", 5)
+    assert ended.why == "the records of 1 of the first 5 runs are damaged"
+
+
+@pytest.mark.parametrize("action", ["replay", "drop"])
+def test_failures_ahead_of_the_clock_are_taken(system: System, action: BulkKind) -> None:
+    """The server's clock was set back after they failed."""
+    items = fail_many(system, STEP + 30)
+    for item in items[:-10]:
+        system.client.zincrby(keys.GROUP_RUNS + "a1f3aaaa", 3_600_000, item)
+    start(system, action)
+    (ended,) = BulkWork(system.client).carry_on(10)
+    assert (ended.state, ended.changed, ended.examined) == ("done", len(items), len(items))
+
+
+def test_the_end_is_audited_once_whoever_ends_it(system: System) -> None:
+    fail_many(system, 2 * STEP)
+    action_id = start(system)
+    work = BulkWork(system.client)
+    work._step(action_id)
+    assert BulkActions(system.client).stop(action_id)
+    end, begin = AuditTrail(system.client).newest()
+    assert (end.of, end.result) == (begin.id, f"stopped; {STEP} runs replayed")
+    action_id = start(system)
+    BulkActions(system.client).set_state(action_id, BulkState.DONE)  # and then it was killed
+    assert [one.id for one in work.carry_on(1)] == [action_id]
+    assert work.carry_on(1) == []
+    BulkActions(system.client).close(action_id)  # another one was slower
+    end, begin, *_ = audited = AuditTrail(system.client).newest()
+    assert (end.of, end.result, len(audited)) == (begin.id, "done; 0 runs replayed", 4)

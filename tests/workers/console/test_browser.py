@@ -421,7 +421,7 @@ def test_many_failures_are_replayed_in_bulk(console: RunningConsole, person: Per
     person.press("Filter")
     count = sum(one.count for one in FailureQueries(console.system.client).matching(FailureFilter(error="KeyError")))
     person.press(f"Replay all {count}")
-    assert "Try 5 first" in person.text
+    assert "Try 5 of each handler first" in person.text
     person.shoot("bulk-confirm")
     person.press(f"Replay {count} runs")
     done = f"{count} of {count} runs replayed"

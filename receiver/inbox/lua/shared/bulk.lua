@@ -15,20 +15,22 @@ local function begin_step(at)
   return true
 end
 
--- Whether a run is still the failure that was selected: it has not failed again since the action began.
+-- Whether a run is still the failure that was selected: it has not failed again since the action began. A time ahead of
+-- the server's is from before its clock was set back.
 local function is_selected(item, id, handler)
   if not bulk then return true end
   local group = string.match(redis.call('HGET', P .. 'e:' .. id, 'g:' .. handler) or '', '^%S+')
   local failed = group and redis.call('ZSCORE', P .. 'gr:' .. group, item)
-  return failed and tonumber(failed) <= bulk.began
+  return failed and (tonumber(failed) <= bulk.began or tonumber(failed) > NOW)
 end
 
+-- A run that is not replayed while the first ones are tried is read again later, and is counted then.
 local function end_step(at, items, results)
   if not bulk then return end
   redis.call('HSET', bulk.key, 'position', ARGV[at + 2], 'due', ARGV[at + 3])
   local tried, words = {}, {}
   for place, word in ipairs(results) do
-    words[word] = (words[word] or 0) + 1
+    if REPLAYED[word] or not bulk.is_trying then words[word] = (words[word] or 0) + 1 end
     if REPLAYED[word] then tried[#tried + 1] = items[place] end
   end
   for word, many in pairs(words) do redis.call('HINCRBY', bulk.key, 'n:' .. word, many) end
