@@ -231,7 +231,7 @@ def test_a_connection_that_is_lost_is_not_read_any_more() -> None:
     lost.connection_lost(None)
     assert (lost.held_bytes, connections.all) == (0, set())
     lost._step()
-    assert lost._reader.in_body is False
+    assert lost.reader.in_body is False
     loop.close()
 
 
