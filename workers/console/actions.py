@@ -31,6 +31,7 @@ from workers.operations.system_state import handler_rows
 pages = Blueprint("actions", __name__)
 SECONDS = 5.0
 """How long one action may take. One that is longer stops, says how far it came, and can be repeated."""
+MAX_DIGITS = 3
 T = TypeVar("T")
 
 
@@ -66,7 +67,7 @@ def drop_event(event_id: str) -> AnyResponse:
 def replay_first(group_id: str) -> AnyResponse:
     """Replay some runs of a group at once, to see whether they succeed. All of them are a bulk action."""
     group, first = the_group(group_id), name_argument("first", request.form)
-    if not first.isdigit() or not 0 < int(first[:6]) <= 100:
+    if not (first.isascii() and first.isdigit()) or len(first) > MAX_DIGITS or not 0 < int(first) <= 100:
         abort(400, "first is a number from 1 to 100.")
     if group.handler == keys.INTAKE:
         abort(400, REREAD)

@@ -34,7 +34,7 @@ from workers.console import (
 from workers.console.access import Access, allowed_origins, form_token
 from workers.console.gate import Gate
 from workers.console.page_data import Console, age, console, milliseconds, time_tag
-from workers.console.visible_text import finalize
+from workers.console.visible_text import as_sentence, finalize
 from workers.history.past_events import HistoryError
 
 MAX_FORM_BYTES = 400 << 10
@@ -68,7 +68,7 @@ def create_app(config: Config) -> Flask:
     app.jinja_options = {"autoescape": True, "finalize": finalize, "trim_blocks": True, "lstrip_blocks": True}
     client = connect_to(config.redis, timeout=max(config.redis.timeout, REDIS_SECONDS))
     app.extensions["console"] = Console(config, client, Access(config.console, client))
-    app.jinja_env.filters |= {"when": time_tag, "age": age, "ms": milliseconds}
+    app.jinja_env.filters |= {"when": time_tag, "age": age, "ms": milliseconds, "sentence": as_sentence}
     for view in VIEWS:
         app.register_blueprint(view.pages)
     app.before_request(_admit)

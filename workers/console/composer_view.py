@@ -21,6 +21,7 @@ from workers.console.page_data import (
     name_argument,
     text_argument,
 )
+from workers.console.visible_text import as_sentence
 from workers.operations.composing import (
     Tamper,
     compose_request,
@@ -58,7 +59,7 @@ def send() -> Response | tuple[str, int]:
         made = compose_request(config, store, topic, data, delivery_id, tamper)
     except (ConfigError, ValueError, RecursionError) as error:
         sentence = str(error) if isinstance(error, ConfigError) else f"the data is not JSON: {error}"
-        return _form(store, topic, text=text, delivery_id=delivery_id, sentence=sentence.capitalize()), 400
+        return _form(store, topic, text=text, delivery_id=delivery_id, sentence=as_sentence(sentence)), 400
     entry = begin_action("send", store=store, topic=topic, delivery=delivery_id, tampered=tamper)
     try:
         answer = send_request(config, store, made)

@@ -67,6 +67,8 @@ class EarlierEvent:
     summary: EventSummary
     changes: list[FieldChange]
     more: int
+    is_whole: bool
+    """False if the bodies were not compared to their end."""
     is_known: bool
     """False if a body was removed by age."""
 
@@ -159,8 +161,9 @@ def _earlier(record: EventRecord, personal: PersonalFields) -> list[EarlierEvent
     found, newer = [], record.body
     for one in past:
         body = unpack(one.content)[1]
-        changes, more = field_changes(body, newer, personal, one.event.data_path) if body and newer else ([], 0)
-        found.append(EarlierEvent(read_summary(one.id, one.fields), changes, more, is_known=bool(body and newer)))
+        known = bool(body and newer)
+        compared = field_changes(body, newer, personal, one.event.data_path) if known else ([], 0, False)
+        found.append(EarlierEvent(read_summary(one.id, one.fields), *compared, known))
         newer = body
     return found
 

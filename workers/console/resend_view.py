@@ -13,7 +13,7 @@ from receiver.contract.event import Event
 from receiver.inbox import Inbox
 from workers.console.events_view import the_event
 from workers.console.page_data import all_events, begin_action, console, end_action
-from workers.console.visible_text import visible_json
+from workers.console.visible_text import as_sentence, visible_json
 from workers.operations.curl_command import curl_command
 from workers.operations.edited_events import indented, resend, text_of
 from workers.operations.event_export import write
@@ -45,7 +45,7 @@ def send_edited(event_id: str) -> AnyResponse | tuple[str, int]:
         new_id = resend(console().config, Inbox(console().client), event, body)
     except ConfigError as error:
         end_action(entry, f"not sent: {error}")
-        return _form(event, text, f"{error}".capitalize()), 400
+        return _form(event, text, as_sentence(f"{error}")), 400
     ended = end_action(entry, f"the new event is {new_id}, made from {event.id}")
     return redirect(url_for("events.event", event_id=new_id, done=ended), 303)
 

@@ -29,6 +29,11 @@ def visible_json(text: str) -> str:
     return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
+def as_sentence(text: str) -> str:
+    """With a capital first letter. The others stay as they are, unlike with `capitalize`."""
+    return text[:1].upper() + text[1:]
+
+
 def finalize(value: Any) -> Any:
     """What a template writes for a value: Jinja calls it for each expression of each page."""
     if isinstance(value, Markup):

@@ -25,7 +25,8 @@ PAGE = 1_000
 OVERLAP_MS = 2_000
 """Failures of this time before the last look are read again: one script may have ended after another, with its time."""
 
-_PLACE = re.compile(r"\d{1,18}(-[0-9a-f]{1,14})*", re.ASCII)
+_PLACE = re.compile(r"\d{1,18}(-[0-9a-f]{1,14})*(-x)?", re.ASCII)
+_NOT_ALL = "-x"
 
 
 class TailPlace(NamedTuple):
@@ -35,17 +36,20 @@ class TailPlace(NamedTuple):
     """The events accepted until this time (us) were looked at,"""
     open: tuple[int, ...] = ()
     """but those accepted at these times were open and may match later."""
+    looks_at_all: bool = True
+    """False if more were open, which are left out."""
 
     def __str__(self) -> str:
-        return "-".join((str(self.cursor), *(f"{self.cursor - one:x}" for one in self.open)))
+        times = "-".join((str(self.cursor), *(f"{self.cursor - one:x}" for one in self.open)))
+        return times if self.looks_at_all else times + _NOT_ALL
 
 
 def parse_place(text: str) -> TailPlace:
     """A place as `str` writes it. Raises ConfigError for any other text."""
     if not _PLACE.fullmatch(text):
         raise ConfigError(f"{text[:64]!r} is not a place in a tail of events; begin again without it")
-    cursor, *ages = text.split("-")
-    return TailPlace(int(cursor), tuple(int(cursor) - int(one, 16) for one in ages))
+    cursor, *ages = text.removesuffix(_NOT_ALL).split("-")
+    return TailPlace(int(cursor), tuple(int(cursor) - int(one, 16) for one in ages), not text.endswith(_NOT_ALL))
 
 
 class EventArrivals:
@@ -103,13 +107,13 @@ class EventTail:
         self._of_runs = EventFilter(handler=wanted.handler, result=wanted.result, error=wanted.error)
         cursor = place.cursor if place else None
         self._arrivals = EventArrivals(events, store=wanted.store, content=bool(wanted.where), cursor=cursor)
-        self.looks_at_all = True
+        self.looks_at_all = place.looks_at_all if place else True
         """False once there were more open events than `most_open`: then the oldest ones are left out."""
         self._open = list(place.open) if place else self._open_now()
 
     @property
     def place(self) -> TailPlace:
-        return TailPlace(self._arrivals.cursor, tuple(self._open))
+        return TailPlace(self._arrivals.cursor, tuple(self._open), self.looks_at_all)
 
     @property
     def has_more(self) -> bool:

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from receiver.config import Config
 from receiver.contract.compose import Request, compose, event_id_in, in_store_shape
@@ -21,6 +21,9 @@ from receiver.contract.topics import translate
 from receiver.process_files import web_addresses
 from workers.operations.release import stores_with_secrets
 from workers.storeapi.samples import sample
+
+if TYPE_CHECKING:
+    import httpx2
 
 ANSWER_SECONDS = 10.0
 ONE_HOUR = 3600
@@ -101,7 +104,10 @@ def compose_request(
     if tamper == "signature":
         store = replace(store, secrets=(Secret(secrets.token_bytes(32)),))
     occurred = _occurred(delivery_id, now)
-    request = compose(store, topic=topic, delivery_id=delivery_id, data=data, now=now, occurred=occurred)
+    try:
+        request = compose(store, topic=topic, delivery_id=delivery_id, data=data, now=now, occurred=occurred)
+    except TypeError as error:  # of orjson: half of a character, a number of more than 64 bits, many levels
+        raise ConfigError(f"the data cannot be sent as JSON: {error}") from None
     if tamper == "body":
         return Request(request.headers, request.body[:-1] + b" " + request.body[-1:])
     return request
@@ -121,13 +127,29 @@ def send_request(config: Config, name: str, request: Request) -> SendAnswer:
     try:
         target, headers = with_query(url, request.headers)
         answer = httpx2.post(target, headers=headers, content=request.body, timeout=ANSWER_SECONDS)
+    except UnicodeError:
+        raise ConfigError("the delivery id or the topic is sent in a header; use only ASCII characters in it") from None
     except httpx2.HTTPError as error:
         raise ConfigError(f"{url} does not answer: {error}; {_where_web_is(config)}") from None
     ms = (time.monotonic() - started) * 1000
-    body = answer.json() if "json" in answer.headers.get("content-type", "") else {}
+    body = _object_in(answer)
     if not answer.is_success:
         return SendAnswer(answer.status_code, str(body.get("title", "")), str(body.get("detail", "")), "", ms)
-    return SendAnswer(answer.status_code, str(body.get("status")), "", event_id_in(body), ms)
+    try:
+        return SendAnswer(answer.status_code, str(body.get("status")), "", event_id_in(body), ms)
+    except (LookupError, TypeError):
+        raise ConfigError(
+            f"{url} answered {answer.status_code}, but not as storehooks does; correct [receiver] public_url"
+        ) from None
+
+
+def _object_in(answer: httpx2.Response) -> dict[str, Any]:
+    """The JSON object of an answer; empty if it has none."""
+    try:
+        found = answer.json()
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _where_web_is(config: Config) -> str:

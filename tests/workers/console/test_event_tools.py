@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from receiver.contract.compose import Request
+from receiver.contract.errors import ConfigError
 from receiver.contract.signing.signatures import sign
 from tests.support.console import Browser, RunningConsole, plain, running_console
 from workers.operations import event_export
+from workers.operations.composing import send_request
 from workers.operations.edited_events import indented, text_of
 
 PLUGIN = """
@@ -98,7 +102,7 @@ def test_what_cannot_be_read_is_not_sent_and_not_lost(console: RunningConsole, o
     before = console.system.ledger.counters().total["accepted"]
     answer = operator.post(f"/events/{event_id}/resend", body='{"type": "order.created", ')
     assert answer.status_code == 400
-    assert "It cannot be read: the body is not json" in plain(answer.text)
+    assert "It cannot be read: the body is not JSON" in plain(answer.text)
     assert textarea(answer.text) == '{"type": "order.created", '
     assert console.system.ledger.counters().total["accepted"] == before
 
@@ -217,7 +221,10 @@ def test_a_tampered_one_is_refused(console: RunningConsole, operator: Browser, t
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"data": "{"}, "The data is not json"),
+        ({"data": "{"}, "The data is not JSON: Expecting"),
+        ({"data": '{"id": "\\ud800"}'}, "The data cannot be sent as JSON: str is not valid UTF-8"),
+        ({"data": f'{{"id": {2**70}}}'}, "The data cannot be sent as JSON: Integer exceeds 64-bit range"),
+        ({"data": '{"a":' * 300 + "1" + "}" * 300}, "The data cannot be sent as JSON: Recursion limit"),
         ({"topic": "order *"}, "is not a topic"),
         ({"tamper": "everything"}, "tamper is one of"),
     ],
@@ -226,6 +233,32 @@ def test_a_wrong_form_is_a_sentence(operator: Browser, fields: dict[str, str], s
     operator.get("/composer")
     answer = operator.post("/composer/send", **{"store": "north", "topic": "order.created", "data": "{}", **fields})
     assert (answer.status_code, sentence in plain(answer.text)) == (400, True), plain(answer.text)
+
+
+def test_a_delivery_id_that_no_header_can_have_is_a_sentence(operator: Browser) -> None:
+    operator.get("/composer")
+    answer = operator.post("/composer/send", store="north", topic="order.created", data="{}", id="\u2603")
+    assert (answer.status_code, "use only ASCII characters" in plain(answer.text)) == (502, True)
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"{}", b"null", b"<html>", b'{"ids": []}'])
+def test_an_answer_of_another_program_is_a_sentence(console: RunningConsole, answer: bytes) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        config = console.system.config
+        receiver = config.receiver.model_copy(update={"public_url": f"http://127.0.0.1:{server.server_port}"})
+        config = config.model_copy(update={"receiver": receiver})
+        with pytest.raises(ConfigError, match="answered 200, but not as storehooks does"):
+            send_request(config, "north", console.system.request())
 
 
 def test_it_sends_only_to_stores_of_the_config(operator: Browser) -> None:

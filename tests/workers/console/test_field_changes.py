@@ -50,10 +50,24 @@ def test_what_is_around_the_data_is_not_compared() -> None:
 
 def test_the_number_of_changes_is_limited() -> None:
     bodies = [json.dumps({f"f{n}": value for n in range(900)}).encode() for value in (1, 2)]
-    found, more = field_changes(*bodies, PERSONAL, "")
-    assert (len(found), more) == (MAX_CHANGES, 200 - MAX_CHANGES), "a tree has the first 200 of an object"
+    found, more, is_whole = field_changes(*bodies, PERSONAL, "")
+    assert (len(found), more, is_whole) == (MAX_CHANGES, 200 - MAX_CHANGES, False), (
+        "a tree has the first 200 of an object"
+    )
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", b"[" * 5_000])
 def test_a_body_that_cannot_be_read_has_no_changes(body: bytes) -> None:
-    assert field_changes(body, b'{"a": 1}', PERSONAL, "") == ([], 0)
+    assert field_changes(body, b'{"a": 1}', PERSONAL, "") == ([], 0, False)
+
+
+@pytest.mark.parametrize("rest", [{"note": "x" * 600}, {"lines": [{"n": n} for n in range(300)]}])
+def test_it_says_whether_all_was_compared(rest: dict[str, Any]) -> None:
+    body = json.dumps({"id": 1, **rest}).encode()
+    assert field_changes(body, body, PERSONAL, "") == ([], 0, False)
+    assert field_changes(b'{"id": 1}', b'{"id": 1}', PERSONAL, "") == ([], 0, True)
+
+
+def test_all_below_a_personal_field_is_personal_also_if_the_data_begins_there() -> None:
+    bodies = [json.dumps({"customer": {"data": {"x": name}}}).encode() for name in ("Ada", "B")]
+    assert field_changes(*bodies, PERSONAL, "customer.data")[0] == [FieldChange("x", None, None)]

@@ -293,6 +293,7 @@ def test_a_group_is_replayed(console: RunningConsole, operator: Browser) -> None
     path = group_of(operator, "KeyError")
     assert "raise KeyError" in operator.text(path), "one traceback"
     console.mend()
+    assert operator.post(f"{path}/replay", first="000100999").status_code == 400
     assert "replayed" in operator.press(f"{path}/replay", first="100")
     eventually(lambda: [console.system.status(one) for one in events] == ["settled"] * 2, 20, what="both succeed")
     assert operator.get(path).status_code == 404, "no run is left in it"

@@ -137,6 +137,9 @@ def test_the_number_of_open_events_that_are_looked_at_is_limited(system: System)
     tail = EventTail(events, EventFilter(), status="failed", most_open=2)
     assert not tail.looks_at_all
     assert len(tail.place.open) == 2
+    place = parse_place(str(tail.place))
+    assert place == tail.place
+    assert not EventTail(events, EventFilter(), status="failed", place=place, most_open=2).looks_at_all
     tail = EventTail(events, EventFilter(), status="failed", place=TailPlace(0), most_open=2)
     assert tail.new() == []
     assert not tail.looks_at_all

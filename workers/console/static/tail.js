@@ -56,7 +56,10 @@
       shown.add(event.at);
       rows.prepend(rowOf(event));
     }
-    while (rows.rows.length > MOST_ROWS) rows.lastElementChild.remove();
+    while (rows.rows.length > MOST_ROWS) {
+      shown.delete(rows.lastElementChild.dataset.at);
+      rows.lastElementChild.remove();
+    }
     empty.hidden = rows.rows.length > 0;
     place = found.place;
     note.textContent = found.note;
