@@ -155,7 +155,7 @@ def busy(make_system: Callable[..., System]) -> System:
     system.client.hset(keys.LANES, "shop.other", "default")
     system.administration.pause(store="south")
     entry = AuditTrail(system.client).begin("a person", "pause", {"store": "south"})
-    BulkActions(system.client).start("replay", FailureFilter(), entry)
+    BulkActions(system.client).start("replay", FailureFilter(), [], entry)
     return system
 
 

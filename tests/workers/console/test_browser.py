@@ -103,7 +103,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole
         system.refused()
         write_week(system)
         entry = AuditTrail(system.client).begin("console operator 127.0.0.1", "bulk replay", {}, count=3)
-        stopped = BulkActions(system.client).start("replay", FailureFilter(error="no such error"), entry, first=5)
+        stopped = BulkActions(system.client).start("replay", FailureFilter(error="no such error"), [], entry, first=5)
         BulkActions(system.client).stop(stopped)
         eventually((found.config.data_dir / "findings.json").exists, 60, what="the first findings")
         yield found
