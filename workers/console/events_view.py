@@ -100,7 +100,9 @@ def tail() -> dict[str, Any]:
     if (place and len(place.open) > MOST_OPEN) or not _TIMES.fullmatch(rows):
         abort(400, "This is not an address of a live page.")
     events, times = all_events(), [int(one) for one in rows.split("-") if one]
-    found = EventTail(events, shown.wanted, status=shown.status, place=place, most_open=MOST_OPEN)
+    found = EventTail(
+        events, shown.wanted, status=shown.status, place=place, most_open=MOST_OPEN, seconds=SEARCH_SECONDS
+    )
     new = [_row(one) for one in found.new()]
     here = {one.accepted_at: read_summary(one.id, one.fields).status for one in events.in_redis.accepted_at(times)}
     return {

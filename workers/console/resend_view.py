@@ -55,8 +55,10 @@ def curl(event_id: str) -> str:
     event = _with_body(event_id)
     command = curl_command(console().config, event)
     begin_action("copy as curl", event=event.id)
-    tolerance = console().config.known_stores[event.store].scheme.tolerance
-    return render_template("curl.html", event=event, command=as_is(command), tolerance=tolerance)
+    scheme = console().config.known_stores[event.store].scheme
+    return render_template(
+        "curl.html", event=event, text=as_is(command.text), is_duplicate=command.is_duplicate, scheme=scheme
+    )
 
 
 @pages.post("/events/<event_id>/export")

@@ -41,6 +41,8 @@ from workers.operations.resource_walk import ResourceWalk, kind_of_resource
 SEARCH_SECONDS = 10.0
 RESTORE_BYTES = 4 << 20
 """About the size of the bodies that are written back to Redis in one step."""
+BODIES_AT_ONCE = 20
+"""Past events that are read at once with their bodies, each of which may be large."""
 READ_AT_ONCE = 50
 """Number of past events to be written back that are in memory at once."""
 FIRST_SPAN = 3_600_000_000
@@ -175,14 +177,17 @@ class AllEvents:
         for one in self.in_order(start=start, end=end, store=store or ""):
             yield event_runs(one.id, one.fields, str(one.accepted_at))
 
-    def in_order(self, *, start: int, end: int, store: str = "", content: bool = False) -> Iterator[PastEvent]:
-        """The events that were accepted from one time to another (us), in order of acceptance."""
+    def in_order(
+        self, *, start: int, end: int, store: str = "", content: bool = False, seconds: float = 60
+    ) -> Iterator[PastEvent]:
+        """The events that were accepted from one time to another (us), in order of acceptance. Each query of the
+        history may take `seconds`."""
         pages = EventPages(self._client, store=store, content=content)
         previous = Position(-1, "")
         while True:
             page = pages.oldest(since=start, until=end)
             last = end if page.last is None else page.last
-            past = self._ascending(EventFilter(store=store), start, last, content)
+            past = self._ascending(EventFilter(store=store), start, last, content, seconds)
             for one in heapq.merge(map(_past_event, page.events), past, key=_place):
                 if one.position != previous:
                     yield one
@@ -233,24 +238,28 @@ class AllEvents:
     def _past(self, event_id: str) -> PastEvent | None:
         return self._history.event(event_id) if self._history else None
 
-    def _ascending(self, wanted: EventFilter, start: int, end: int, content: bool) -> Iterator[PastEvent]:
+    def _ascending(
+        self, wanted: EventFilter, start: int, end: int, content: bool, seconds: float = 60
+    ) -> Iterator[PastEvent]:
         """Past events in order of acceptance. The databases have the newest first, so they are read in spans, each of
         which has at most some pages."""
-        span = FIRST_SPAN
+        span, most = FIRST_SPAN, BODIES_AT_ONCE if content else 5 * PAGE
         while self._history is not None and start <= end:
             until = min(start + span, end + 1)
-            found = self._history.find(
-                replace(wanted, since=start, until=until), limit=5 * PAGE + 1, seconds=60, content=content
-            )
+            within = replace(wanted, since=start, until=until)
+            found = self._history.find(within, limit=most + 1, seconds=seconds)
+            is_fit = len(found.events) <= most or span == 1
+            if content and is_fit and not found.out_of_time:
+                found = self._history.find(within, limit=most + 1, seconds=seconds, content=True)
             if found.out_of_time:
-                raise HistoryError("the history did not answer within a minute; run the same command again later")
-            if len(found.events) > 5 * PAGE and span > 1:
+                raise HistoryError(f"the history did not answer within {seconds:g} s; try again later")
+            if not is_fit:
                 span //= 2
                 continue
             current = EventPages(self._client, content=content).of({one.id: one.accepted_at for one in found.events})
             for one in reversed(found.events):
                 yield _past_event(current[one.id]) if one.id in current else one
-            start, span = until, span * 2 if len(found.events) < 2 * PAGE else span
+            start, span = until, span * 2 if len(found.events) < most * 2 // 5 else span
 
 
 class _Search:

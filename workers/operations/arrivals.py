@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -22,6 +23,7 @@ from workers.history.past_events import LAST_TIME, HistoryError, PastEvent
 from workers.operations.all_events import SEARCH_SECONDS, AllEvents, FoundEvents, is_met
 
 PAGE = 1_000
+SECONDS = 60.0
 OVERLAP_MS = 2_000
 """Failures of this time before the last look are read again: one script may have ended after another, with its time."""
 
@@ -56,8 +58,17 @@ class EventArrivals:
     """Events in order of acceptance. Each has a time of acceptance of its own, later than those of earlier ones. One
     that waited in a spool is accepted when it is drained."""
 
-    def __init__(self, events: AllEvents, *, store: str = "", content: bool = False, cursor: int | None = None) -> None:
-        self._events, self._store, self._content = events, store, content
+    def __init__(
+        self,
+        events: AllEvents,
+        *,
+        store: str = "",
+        content: bool = False,
+        cursor: int | None = None,
+        seconds: float = SECONDS,
+    ) -> None:
+        """One look ends soon after `seconds`, and the next one goes on."""
+        self._events, self._store, self._content, self._seconds = events, store, content, seconds
         self.cursor = events.accepted_until() if cursor is None else cursor
         """The events up to this time of acceptance (us) were there at the start, or were returned."""
         self.has_more = False
@@ -71,22 +82,24 @@ class EventArrivals:
         if end <= self.cursor:
             return []
         try:
-            found = self._read(self._events, end)
+            found, self.has_more = self._read(self._events, end)
         except HistoryError as error:
             self.fault = str(error)
-            found = self._read(self._events.in_redis, end)
-        self.has_more = len(found) == PAGE or sum(len(one.content or b"") for one in found) > MAX_SCANNED_BYTES
+            found, self.has_more = self._read(self._events.in_redis, end)
         self.cursor = found[-1].accepted_at if self.has_more else end
         return found
 
-    def _read(self, events: AllEvents, end: int) -> list[PastEvent]:
-        found, size = list[PastEvent](), 0
-        for one in events.in_order(start=self.cursor + 1, end=end, store=self._store, content=self._content):
+    def _read(self, events: AllEvents, end: int) -> tuple[list[PastEvent], bool]:
+        """The next events, and whether there may be more."""
+        found, size, deadline = list[PastEvent](), 0, time.monotonic() + self._seconds
+        for one in events.in_order(
+            start=self.cursor + 1, end=end, store=self._store, content=self._content, seconds=self._seconds
+        ):
             found.append(one)
             size += len(one.content or b"")
-            if len(found) == PAGE or size > MAX_SCANNED_BYTES:
-                break
-        return found
+            if len(found) == PAGE or size > MAX_SCANNED_BYTES or time.monotonic() > deadline:
+                return found, True
+        return found, False
 
 
 class EventTail:
@@ -101,12 +114,15 @@ class EventTail:
         status: str = "",
         place: TailPlace | None = None,
         most_open: int = MAX_SCANNED,
+        seconds: float = SECONDS,
     ) -> None:
         """It goes on at `place`, or begins now. `most_open` open events are looked at again until they match or end."""
         self._events, self._wanted, self._status, self._most = events, wanted, status, most_open
         self._of_runs = EventFilter(handler=wanted.handler, result=wanted.result, error=wanted.error)
         cursor = place.cursor if place else None
-        self._arrivals = EventArrivals(events, store=wanted.store, content=bool(wanted.where), cursor=cursor)
+        self._arrivals = EventArrivals(
+            events, store=wanted.store, content=bool(wanted.where), cursor=cursor, seconds=seconds
+        )
         self.looks_at_all = place.looks_at_all if place else True
         """False once there were more open events than `most_open`: then the oldest ones are left out."""
         self._open = list(place.open) if place else self._open_now()

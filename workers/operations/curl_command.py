@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import shlex
 import time
+from typing import NamedTuple
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, DeliveryRefused
 from receiver.contract.event import Event
+from receiver.contract.intake import NoEvents, receive
 from receiver.contract.signing.signatures import sign
 from receiver.contract.signing.sources import with_query
 from receiver.contract.stored_headers import ITEM
@@ -23,8 +25,14 @@ NOT_SENT = frozenset(
 """Headers that curl writes itself, that belong to one connection, or that are only ours."""
 
 
-def curl_command(config: Config, event: Event) -> str:
-    """Raises ConfigError where the store is gone, or its scheme cannot sign this body."""
+class CurlCommand(NamedTuple):
+    text: str
+    is_duplicate: bool
+    """Whether a receiver that has the event finds the same id. Without a delivery id, one is made from the delivery."""
+
+
+def curl_command(config: Config, event: Event) -> CurlCommand:
+    """Raises ConfigError where the store is gone, or its scheme cannot sign this body so that it is valid now."""
     if event.store not in config.known_stores:
         raise ConfigError(f"the store {event.store} is not in the config, so there is no secret to sign with")
     if ITEM in event.headers:
@@ -33,16 +41,18 @@ def curl_command(config: Config, event: Event) -> str:
     sent = {name: value for name, value in event.headers.items() if name not in NOT_SENT}
     try:
         signed = sign(store.scheme, secret=store.secrets[0], headers=sent, body=event.body, now=now, url=store.url)
-    except (DeliveryRefused, ValueError) as error:
+        again = receive({**sent, **signed.headers}, signed.body, store=store, now=now).event
+    except (DeliveryRefused, NoEvents, ValueError) as error:  # such as a timestamp in the body, which is old now
         raise ConfigError(f"{store.scheme.name} cannot sign it again: {error}") from None
     url, headers = with_query(config.public_url_of(event.store), {**sent, **signed.headers})
     lines = [f"curl -X POST {shlex.quote(url)}"]
     lines += [f"  -H {shlex.quote(f'{name}: {value}')}" for name, value in sorted(headers.items())]
     if not _is_plain(signed.body):
         lines.append("  --data-binary @-")
-        return f"echo {base64.b64encode(signed.body).decode()} | base64 -d | " + " \\\n".join(lines)
-    lines.append(f"  --data-raw {shlex.quote(signed.body.decode())}")
-    return " \\\n".join(lines)
+        text = f"echo {base64.b64encode(signed.body).decode()} | base64 -d | " + " \\\n".join(lines)
+    else:
+        text = " \\\n".join([*lines, f"  --data-raw {shlex.quote(signed.body.decode())}"])
+    return CurlCommand(text, again.id == event.id)
 
 
 def _is_plain(body: bytes) -> bool:

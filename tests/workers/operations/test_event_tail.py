@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import random
+import secrets
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from receiver.contract.errors import ConfigError
-from receiver.inbox import Housekeeping, Outcome
+from receiver.inbox import Housekeeping, Outcome, keys
 from receiver.inbox.outcomes import OutcomeKind
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System
+from tests.support.past_events import past_event
 from tests.workers.operations.test_all_events import Both, Unreachable, both
 from workers.history.event_filter import EventFilter, where_of
+from workers.history.past_events import Found
+from workers.history.sqlite_history import SqliteHistory
 from workers.operations import arrivals
 from workers.operations.all_events import AllEvents
 from workers.operations.arrivals import EventTail, TailPlace, parse_place
@@ -184,3 +190,35 @@ def test_without_the_history_events_in_redis_are_returned(both: Both, tmp_path: 
 def test_a_forged_place_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not a place in a tail of events"):
         parse_place(text)
+
+
+class Measured(SqliteHistory):
+    """Notes the largest amount of content that was in memory at once."""
+
+    most = 0
+
+    def find(self, *arguments: Any, **how: Any) -> Found:
+        found = super().find(*arguments, **how)
+        self.most = max(self.most, sum(len(one.content or b"") for one in found.events))
+        return found
+
+
+@pytest.fixture
+def large(system: System, tmp_path: Path) -> Measured:
+    """A history with 100 events of 100 KB."""
+    (tmp_path / "large").mkdir(mode=0o700)
+    history = Measured(tmp_path / "large")
+    body = json.dumps({"data": {"total": "5", "x": secrets.token_hex(50_000)}}).encode()
+    history.write([past_event(number, body=body) for number in range(100)])
+    system.client.set(keys.ACCEPTED_UNTIL, past_event(100).accepted_at)
+    return history
+
+
+def test_a_place_of_long_ago_reads_few_bodies_at_once(system: System, large: Measured) -> None:
+    wanted = EventFilter(where=(where_of("total>1"),))
+    tail = EventTail(AllEvents(system.client, large), wanted, place=parse_place("1"))
+    rows = tail.new()
+    assert (70 < len(rows) < 100, tail.has_more) == (True, True), "8 MB for one look"
+    rows += tail.new()
+    assert [one.resource_id for one in rows] == [str(number) for number in range(100)]
+    assert 100_000 < large.most < 2_500_000
