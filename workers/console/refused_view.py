@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from flask import Blueprint, abort, render_template
 
 from receiver.contract.errors import NotFound
@@ -12,11 +14,13 @@ from workers.console.page_data import ROWS, console, done, name_argument, reader
 from workers.console.payload_tree import PersonalFields, body_tree, field_tree
 from workers.history.configured_history import open_history
 from workers.operations.refusal_explanation import explain_refusal, other_refusals, place_of_fix
-from workers.operations.scheme_preview import MAX_KEPT, PreviewedStore
+from workers.operations.scheme_preview import PreviewedStore
 
 pages = Blueprint("refused", __name__)
 MAX_CHECKED = 200
 """Other refused deliveries that are checked for one page."""
+_is_free = threading.Lock()
+"""One preview at a time: it compares many bodies."""
 
 
 @pages.get("/refused")
@@ -83,8 +87,13 @@ def preview(refusal_id: int) -> str:
         if found.body is None:
             raise NotFound("The body of this delivery is not stored, so no scheme can be tried. Try a later one.")
         store = explain_refusal(config, found).store
-        previews = PreviewedStore(config, reader(), open_history(config), store).run(stored, found)
-    return render_template("refusal_preview.html", refusal=found, previews=previews, most=MAX_KEPT)
+        if not _is_free.acquire(blocking=False):
+            abort(503, "Another preview is running. Try again in a moment.")
+        try:
+            previews = PreviewedStore(config, reader(), open_history(config), store).run(stored, found)
+        finally:
+            _is_free.release()
+    return render_template("refusal_preview.html", refusal=found, previews=previews)
 
 
 def the_refusal(found: Refusal | None, refusal_id: int) -> Refusal:

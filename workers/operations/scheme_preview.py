@@ -6,9 +6,11 @@ would be. Nothing is changed: the result is the TOML to write, and where.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain
+from typing import TypeVar
 
 import tomli_w
 from redis import Redis
@@ -28,13 +30,19 @@ from receiver.inbox.model import read_event
 from receiver.inbox.queries.event_pages import EventPages
 from receiver.spool import Refusal, Refusals
 from workers.history.event_filter import EventFilter
-from workers.history.past_events import LAST_TIME, HistoryDatabase
+from workers.history.past_events import LAST_TIME, HistoryDatabase, Position
+from workers.operations.all_events import BODIES_AT_ONCE
 from workers.operations.edited_events import SOURCE as EDITED
 from workers.operations.release import ReleaseCheck, select_refusals, with_open_headers
 
 MAX_KEPT = 200
 MAX_ACCEPTED = 200
 MAX_SCHEMES = 5
+MAX_BYTES = 8 << 20
+"""Bytes of bodies of refused deliveries, and of accepted ones, until no more are read."""
+SECONDS = 5.0
+"""After this time no other scheme is tried."""
+T = TypeVar("T", Event, Refusal)
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,8 @@ class SchemePreviews:
     accepted: int
     schemes: list[SchemePreview]
     """The current one first, then those that would make the delivery valid, those that break the fewest first."""
+    is_whole: bool
+    """False if the time was over before all were tried."""
 
 
 class PreviewedStore:
@@ -67,16 +77,22 @@ class PreviewedStore:
 
     def __init__(self, config: Config, client: Redis, history: HistoryDatabase | None, store: Store) -> None:
         self._config, self._store = config, store
-        self._accepted = list(islice(_accepted(client, history, store.name), MAX_ACCEPTED))
+        self._deadline = time.monotonic() + SECONDS
+        self._accepted = _first(_accepted(client, history, store.name), MAX_ACCEPTED)
 
     def run(self, refusals: Refusals, refusal: Refusal) -> SchemePreviews:
         batches = select_refusals(refusals, ReleaseCheck(self._config), store=self._store.name)
-        kept = list(islice((with_open_headers(self._config, one) for batch in batches for one in batch), MAX_KEPT))
+        kept = _first((with_open_headers(self._config, one) for batch in batches for one in batch), MAX_KEPT)
         found = [self._preview(scheme, kept, toml) for scheme, toml in self._candidates(refusal)]
         found.sort(key=lambda one: (-one.accepted_valid, -one.kept_valid))
         current = self._preview(self._store.scheme, kept, "")
         place = str(self._config.place("stores", self._store.name, "scheme") or "")
-        return SchemePreviews(self._store, place, len(kept), len(self._accepted), [current, *found[:MAX_SCHEMES]])
+        schemes = [current, *found[:MAX_SCHEMES]]
+        return SchemePreviews(self._store, place, len(kept), len(self._accepted), schemes, not self._is_over)
+
+    @property
+    def _is_over(self) -> bool:
+        return time.monotonic() > self._deadline
 
     def _preview(self, scheme: Scheme, kept: Sequence[Refusal], toml: str) -> SchemePreview:
         store = self._with(scheme) or self._store
@@ -93,6 +109,8 @@ class PreviewedStore:
         """Every scheme that would make the delivery valid and readable, with its TOML."""
         refusal, known = with_open_headers(self._config, refusal), False
         for name, scheme in self._config.known_schemes.items():
+            if self._is_over:
+                return
             if scheme != self._store.scheme and self._reads(scheme, refusal):
                 known = True
                 yield scheme, tomli_w.dumps({"stores": {self._store.name: {"scheme": name}}})
@@ -102,6 +120,8 @@ class PreviewedStore:
     def _detected(self, refusal: Refusal) -> Iterator[tuple[Scheme, str]]:
         capture = Capture(refusal.headers, refusal.body or b"")
         for text in self._secret_texts():
+            if self._is_over:
+                return
             found = detect([capture], text, url=self._store.url)
             if found.scheme is None or self._reads(self._store.scheme, refusal):
                 continue
@@ -183,9 +203,30 @@ def _accepted(client: Redis, history: HistoryDatabase | None, store: str) -> Ite
     """The events of a store that were accepted last, with their bodies. Without those that are no whole delivery, or
     were never signed."""
     page = EventPages(client, store=store, content=True).newest(before=LAST_TIME, since=0, many=MAX_ACCEPTED)
-    found = [read_event(one.id, one.fields, one.content) for one in page.events if one.content]
-    if history is not None and len(found) < MAX_ACCEPTED:
+    found: Iterable[Event] = [read_event(one.id, one.fields, one.content) for one in page.events if one.content]
+    if history is not None and page.last is None:
         until = page.events[-1].accepted_at if page.events else None
-        past = history.find(EventFilter(store=store, until=until), limit=MAX_ACCEPTED - len(found), content=True)
-        found += [one.event for one in past.events if one.content]
+        found = chain(found, _past(history, EventFilter(store=store, until=until)))
     yield from (one for one in found if one.body and ITEM not in one.headers and one.source != EDITED)
+
+
+def _past(history: HistoryDatabase, wanted: EventFilter) -> Iterator[Event]:
+    """Past events with their bodies, the newest first. Few at once: the bodies may be large."""
+    position: Position | None = None
+    for _ in range(MAX_ACCEPTED // BODIES_AT_ONCE):
+        past = history.find(wanted, before=position, limit=BODIES_AT_ONCE, seconds=SECONDS, content=True)
+        yield from (one.event for one in past.events if one.content)
+        position = past.position
+        if position is None or past.out_of_time:
+            return
+
+
+def _first(found: Iterable[T], most: int) -> list[T]:
+    """The first of the deliveries, until there are enough, or their bodies exceed MAX_BYTES."""
+    listed, size = list[T](), 0
+    for one in found:
+        listed.append(one)
+        size += len(one.body or b"")
+        if len(listed) == most or size > MAX_BYTES:
+            break
+    return listed

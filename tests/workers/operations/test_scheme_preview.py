@@ -7,17 +7,22 @@ import tomllib
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from receiver.config import load
 from receiver.contract.compose import Request, compose
+from receiver.contract.event import Event
 from receiver.contract.intake import receive
 from receiver.contract.signing.grammar import Scheme, Secret
 from receiver.contract.signing.signatures import PRESETS
 from receiver.contract.stores import Store
 from receiver.spool import Refusal, open_refusals
 from tests.support.harness import System
+from tests.support.past_events import past_event
+from tests.workers.operations.test_event_tail import Measured
+from workers.operations import scheme_preview
 from workers.operations.edited_events import resend
 from workers.operations.release import ReleaseCheck
 from workers.operations.scheme_preview import PreviewedStore, SchemePreviews
@@ -117,3 +122,30 @@ def test_events_that_were_never_signed_are_not_compared(shop: System) -> None:
     assert event
     resend(shop.config, shop.inbox, event, event.body)
     assert preview(shop, signed(PRESETS["shopify"], 4)).accepted == 1
+
+
+def test_the_bodies_that_are_compared_are_bounded(shop: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [signed(PRESETS["shopify"], number) for number in range(4)]
+    assert preview(shop, *requests).kept == 4
+    monkeypatch.setattr(scheme_preview, "MAX_BYTES", len(requests[0].body))
+    assert preview(shop, *requests).kept == 2, "it ends with the one that exceeds the bound"
+
+
+def test_the_past_bodies_are_read_a_few_at_once_and_within_the_bound(shop: System, tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir(mode=0o700)
+    history = Measured(tmp_path / "large")
+    history.write([past_event(number, body=b"x" * 100_000, fields={"store": "shop"}) for number in range(100)])
+    assert len(_accepted_of(shop, history)) == 84
+    assert history.most < 2_500_000
+
+
+def _accepted_of(system: System, history: Measured) -> list[Event]:
+    return PreviewedStore(system.config, system.client, history, system.config.known_stores["shop"])._accepted
+
+
+def test_it_says_if_the_time_was_over(shop: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = signed(PRESETS["shopify"], 1)
+    assert preview(shop, request).is_whole
+    monkeypatch.setattr(scheme_preview, "SECONDS", -1.0)
+    found = preview(shop, request)
+    assert ([one.is_current for one in found.schemes], found.is_whole) == ([True], False)
