@@ -247,11 +247,12 @@ class RehearsedRun(LocalRun):
     def _client_of(self, event: Event) -> Client:
         from workers.testing.recording_context import RecordedApi
 
-        return RecordedApi(super()._client_of(event), self._listed)  # type: ignore[return-value]
+        with self._guard.paused():  # starts the sandbox; and a library may start a program when it is loaded
+            client = super()._client_of(event)
+        return RecordedApi(client, self._listed)  # type: ignore[return-value]
 
     def _sandbox_with(self, event: Event) -> LocalSystem:
-        with self._guard.paused():
-            system = super()._sandbox_with(event)
+        system = super()._sandbox_with(event)
         host, _, port = system.sandbox_url.removeprefix("http://").rpartition(":")
         self._guard.allowed = (host, int(port))
         return system
