@@ -29,7 +29,7 @@ def received(system: System, name: str, ago: float) -> Event:
 
 def test_a_timestamp_in_the_body_must_still_be_valid(shop: System) -> None:
     assert curl_command(shop.config, received(shop, "shopware", 10)).is_duplicate
-    with pytest.raises(ConfigError, match="shopware cannot sign it again: signed 86400 s ago, limit 300 s"):
+    with pytest.raises(ConfigError, match=r"shopware cannot sign it again: signed 8640\d s ago, limit 300 s"):
         curl_command(shop.config, received(shop, "shopware", 86_400))
 
 
