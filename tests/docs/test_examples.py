@@ -70,6 +70,7 @@ def certified(example: str, folder: Path, *only: str) -> dict[str, object]:
     return report.as_json(results)
 
 
+@pytest.mark.full
 def test_the_order_export_passes_the_three_scenarios_that_find_most(tmp_path: Path) -> None:
     result = certified("order-export", tmp_path, "redelivered", "shuffled", "killed")
     assert result["findings"] == []

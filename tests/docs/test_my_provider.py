@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from receiver.config import load
 from tests.docs.test_commands_in_docs import blocks
 from tests.support.harness import System, eventually
@@ -28,6 +30,7 @@ def send(system: System, number: int) -> int:
     return system.http.post("/webhooks/acme", headers=headers, content=body).status_code
 
 
+@pytest.mark.full
 def test_the_steps_lead_from_refused_deliveries_to_a_verified_store(make_system: Callable[..., System]) -> None:
     system = make_system()
     (web,) = system.start("web")

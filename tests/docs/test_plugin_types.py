@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from mypy import api
 
 from tests.support.programs import ROOT
@@ -11,6 +12,7 @@ from tests.support.programs import ROOT
 PLUGIN = ROOT / "tests/docs/type_check/plugin.py"
 
 
+@pytest.mark.full
 def test_mypy_says_what_the_file_expects_and_nothing_else() -> None:
     cache = str(ROOT / ".mypy_cache")
     options = ["--strict", "--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", cache, "--no-error-summary"]
