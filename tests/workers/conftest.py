@@ -14,6 +14,7 @@ from redis import Redis
 
 from receiver import config as config_room
 from receiver.config import Config
+from tests.support.forward_target import Target
 from tests.support.harness import Process, eventually, free_port, port_is_free, sandbox_config
 from tests.support.programs import start_command
 from tests.support.sandbox_controls import SandboxControls
@@ -104,6 +105,15 @@ def make_sandbox(tmp_path: Path, server_url: str) -> Iterator[Callable[..., Sand
     yield make
     for one in made:
         one.stop()
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    """A server that takes what is forwarded or sent to it."""
+    server = Target()
+    yield server
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture(scope="session")

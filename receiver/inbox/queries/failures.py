@@ -106,7 +106,7 @@ class FailureQueries:
     def groups(self, *, before: Cursor | None = None, limit: int = PAGE) -> Page[FailureGroup]:
         """Groups, those with the latest failure first. A handler has 200 at most, and one for all further causes."""
         page = page_before(self.client, keys.GROUPS, before, limit=limit)
-        return Page(self._read([name for name, _ in page.entries]), page.next)
+        return Page(self.read_groups([name for name, _ in page.entries]), page.next)
 
     def every_group(self) -> Iterator[FailureGroup]:
         """All groups, read a page at a time. A group that gets another failure meanwhile may be left out."""
@@ -122,7 +122,7 @@ class FailureQueries:
         return list(map(as_text, found))
 
     def group(self, group_id: str) -> FailureGroup | None:
-        return next(iter(self._read([group_id])), None)
+        return next(iter(self.read_groups([group_id])), None)
 
     def matching(self, wanted: FailureFilter) -> list[MatchingGroup]:
         """All groups with failures that a filter matches, those with the latest failure first."""
@@ -140,10 +140,6 @@ class FailureQueries:
                 if is_met and count > 0:
                     found.append(MatchingGroup(name, handler, count))
         return found
-
-    def read_groups(self, names: Sequence[str]) -> list[FailureGroup]:
-        """Those of the groups that there are."""
-        return self._read(names)
 
     def runs_of(self, group: str, *, until: datetime | None = None) -> Iterator[str]:
         """Runs that are in a group now, the oldest first, each once: also those that stay in the group meanwhile. With
@@ -247,7 +243,7 @@ class FailureQueries:
             found[as_text(handler or b"")] = before[0] + to_number(retrying), before[1] + to_number(failed)
         return found
 
-    def _read(self, names: Sequence[str]) -> list[FailureGroup]:
+    def read_groups(self, names: Sequence[str]) -> list[FailureGroup]:
         """A group has a field for each of its stores, which may be many: they are only counted."""
         pipeline = self.client.pipeline(transaction=False)
         for name in names:

@@ -1,4 +1,4 @@
-"""Bulk actions: many failures are replayed or dropped in steps, each run once, whoever takes the steps."""
+"""Bulk actions: many failures are replayed or dropped in steps, each run once, also if two processes take the steps."""
 
 from __future__ import annotations
 
@@ -472,7 +472,7 @@ def test_failures_ahead_of_the_clock_are_taken(system: System, action: BulkKind)
     assert (ended.state, ended.changed, ended.examined) == ("done", len(items), len(items))
 
 
-def test_the_end_is_audited_once_whoever_ends_it(system: System) -> None:
+def test_the_end_is_audited_once_by_a_person_or_by_the_last_step(system: System) -> None:
     fail_many(system, 2 * STEP)
     action_id = start(system)
     work = BulkWork(system.client)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-from collections.abc import Iterator
 
 import pytest
 from standardwebhooks import Webhook
@@ -15,14 +14,6 @@ from tests.support.harness import SECRET, System, eventually
 from tests.support.programs import ROOT
 
 PAGE = ROOT / "docs/how-to/forward.md"
-
-
-@pytest.fixture
-def target() -> Iterator[Target]:
-    server = Target()
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 def ids(target: Target) -> list[str]:

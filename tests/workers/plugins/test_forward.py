@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
@@ -25,14 +24,6 @@ from workers.testing import make_context, make_event
 
 STORE = f'[stores.north]\nsigning_secrets = ["{OTHER_SECRET}"]\n'
 PRIVATE = "allow_private = true"
-
-
-@pytest.fixture
-def target() -> Iterator[Target]:
-    server = Target()
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 def handlers(folder: Path, *lines: str, more: str = "") -> dict[str, Handler]:

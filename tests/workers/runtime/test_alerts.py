@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -47,14 +47,6 @@ PAGE = (ROOT / "docs/operating/alerts.md").read_text()
 def targets_of(*targets: Target) -> str:
     lines = '[alerts.targets.t{}]\nurl = "{}/alerts"\nsecret = "{}"\nallow_private = true\n'
     return SILENT + "".join(lines.format(number, one.url, SECRET) for number, one in enumerate(targets))
-
-
-@pytest.fixture
-def target() -> Iterator[Target]:
-    server = Target()
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 def judge(system: System) -> list[AlertMessage]:

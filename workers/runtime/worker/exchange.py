@@ -145,7 +145,7 @@ class InboxExchange:
         self._outcomes.append(outcome_of(run, result, self.declarations[run.handler]))
         if result.ending is Ending.DIED:
             self._died.add(run.item)
-        # Until the last run of an order key has ended here, none of the key becomes ready. A wake-up tells of others.
+        # While the next run of an order key is under way here, none becomes ready. A wake-up tells of other keys.
         self.expects_work = self.expects_work or not (run.order_key and _has_key_of(run, self._pool.under_way))
 
     def release(self, runs: Iterable[Run]) -> None:
