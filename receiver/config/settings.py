@@ -120,7 +120,9 @@ class RetentionSettings(Section):
     bodies: Duration = 7 * 86400.0
     records: Duration = 90 * 86400.0
     once: Duration = 90 * 86400.0
-    failures: Annotated[float, duration_or("keep")] = 0.0
+    failures: Annotated[float, duration_or("keep")] = 90 * 86400.0
+    audit: Annotated[float, duration_or("keep")] = 365 * 86400.0
+    receipts: Annotated[float, duration_or("keep")] = 3 * 365 * 86400.0
     events_per_store: int = Field(default=1_000_000, ge=1)
 
 
@@ -337,6 +339,12 @@ class FileSettings(BaseSettings):
     def history_url(self) -> str:
         """The database of past events: "sqlite", "off" or a PostgreSQL URL. An embedded server is used by one host."""
         return self.history.url or ("sqlite" if self.redis.embedded else "off")
+
+    @property
+    def failures_kept(self) -> float:
+        """Seconds for which failures are stored, at least the duplicate window; 0 is until a person ends them."""
+        kept = self.retention.failures
+        return max(kept, self.receiver.dedupe_retention) if kept else 0.0
 
     def public_url_of(self, store: str) -> str:
         """Return the URL that a store sends its deliveries to."""

@@ -8,10 +8,13 @@ from typing import NamedTuple
 import orjson
 from redis import Redis
 
+from receiver.inbox import keys
 from receiver.inbox.bulk_work import BulkWork
 from receiver.inbox.leases import LEASE_MS, LOSSES_ALLOWED
 from receiver.inbox.model import DECLARATION_MS
+from receiver.inbox.queries.failures import notice_of
 from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.connecting import server_ms
 from receiver.inbox.sampling import Sampler
 
 TICK_SLICE = 1_000
@@ -58,9 +61,15 @@ class Housekeeping:
     def trim(self, *, bodies: float, records: float, failures: float = 0) -> tuple[int, int, int]:
         """Remove a slice of what is older than these ages (s). Returns the numbers of (bodies, records, failures)."""
         ages = [int(seconds * 1000) for seconds in (bodies, records, failures)]
-        reply = script_runner.run_one(self.client, "trim", TRIM_SLICE, *ages, self._skip_failures)
+        notice = int(notice_of(failures) * 1000)
+        reply = script_runner.run_one(self.client, "trim", TRIM_SLICE, *ages, self._skip_failures, notice)
         *removed, self._skip_failures = reply
         return removed[0], removed[1], removed[2]
+
+    def trim_audit(self, kept: float) -> int:
+        """Remove the entries of the audit trail that are older than `kept` seconds; 0 keeps all. Returns how many."""
+        oldest = server_ms(self.client) - kept * 1000
+        return int(self.client.zremrangebyscore(keys.AUDIT, "-inf", oldest)) if kept else 0
 
     def trim_store(self, store: str, *, keep: int, window: float, skip: int = 0) -> tuple[int, int]:
         """Remove a store's oldest events above `keep`. Returns how many were examined, after `skip`, and removed."""

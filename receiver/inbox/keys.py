@@ -83,6 +83,7 @@ Work. A lane is the queue of one handler's runs; the lane "" holds events to be 
 
 Failures
     failed          zset    Failed runs by time (ms).
+    failures_end    string  Since when failures have an end (ms): the first is removed some days after it.
     groups          zset    Groups of failures by time of the last failure (ms).
     gh:{handler}    set     The groups of a handler. Their number is limited; all further causes share one more group.
     g:{group}       hash    handler error at first last example retrying failed; s:{store} counts runs, and
@@ -212,6 +213,7 @@ LIMITS = PREFIX + "limits"
 BUSY = PREFIX + "busy"
 SLOTS = PREFIX + "slots:"
 FAILED = PREFIX + "failed"
+FAILURES_END = PREFIX + "failures_end"
 GROUPS = PREFIX + "groups"
 GROUP = PREFIX + "g:"
 GROUP_RUNS = PREFIX + "gr:"

@@ -25,10 +25,9 @@ def retention(housekeeping: Housekeeping, config: Config) -> None:
     """Remove what is older than its retention, and what a store has above its maximum number of events."""
     window = config.receiver.dedupe_retention
     records = max(config.retention.records, window)
-    failures = max(config.retention.failures, window) if config.retention.failures else 0
     total = [0, 0, 0]
     for _ in range(SLICES_AT_ONCE):
-        removed = housekeeping.trim(bodies=config.retention.bodies, records=records, failures=failures)
+        removed = housekeeping.trim(bodies=config.retention.bodies, records=records, failures=config.failures_kept)
         total = [before + now for before, now in zip(total, removed, strict=True)]
         if not any(removed):
             break
@@ -36,8 +35,9 @@ def retention(housekeeping: Housekeeping, config: Config) -> None:
         _trim_to_newest(housekeeping, store, keep=config.retention.events_per_store, window=window)
         for store in EventQueries(housekeeping.client).counters().stores
     )
-    if any(total) or over:
-        log.info("retention", bodies=total[0], records=total[1], failures=total[2], over_maximum=over)
+    audit = housekeeping.trim_audit(config.retention.audit)
+    if any(total) or over or audit:
+        log.info("retention", bodies=total[0], records=total[1], failures=total[2], over_maximum=over, audit=audit)
 
 
 def _trim_to_newest(housekeeping: Housekeeping, store: str, *, keep: int, window: float) -> int:

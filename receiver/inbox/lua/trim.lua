@@ -3,6 +3,7 @@
 -- a duplicate mark inside its window.
 -- ARGV  1 maximum number  2 keep bodies for (ms)  3 keep records for (ms; not less than the duplicate window)
 --       4 keep failures for (ms, 0 = until replayed or dropped)  5 how many old failures to skip
+--       6 how long that must have been so before the first is removed (ms), so that people can be told
 -- returns {bodies, records, failures} removed or, if damaged, quarantined, and how many failures to skip next time: those of
 -- open events stay; while one equals the maximum there may be more
 return function()
@@ -35,7 +36,12 @@ return function()
     records = records + 1
   end
 
-  if tonumber(ARGV[4]) > 0 then
+  local ends = P .. 'failures_end'
+  if tonumber(ARGV[4]) == 0 then
+    redis.call('DEL', ends)
+  elseif not tonumber(redis.pcall('GET', ends)) then
+    redis.call('SET', ends, NOW)
+  elseif NOW - tonumber(redis.call('GET', ends)) >= tonumber(ARGV[6]) then
     local old = NOW - tonumber(ARGV[4])
     local found = redis.call('ZRANGEBYSCORE', P .. 'failed', '-inf', old, 'LIMIT', tonumber(ARGV[5]), slice)
     for _, item in ipairs(found) do

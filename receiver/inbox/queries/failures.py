@@ -26,6 +26,8 @@ MAX_READ = 1000
 """Runs of a group that are read to find those that stop their keys."""
 MAX_FIELDS = 10_000
 """Fields of a group among which its versions are looked for."""
+NOTICE = 7 * 86400.0
+"""Seconds for which failures that will be removed by age are announced."""
 _GROUP = ("handler", "error", "at", "first", "last", "example", "retrying", "failed")
 
 
@@ -99,6 +101,19 @@ class FailurePlace(NamedTuple):
     failed_at: float
 
 
+@dataclass(frozen=True)
+class EndingFailures:
+    """Failures that will soon be removed by age: how many, and when the first."""
+
+    count: int = 0
+    first: datetime | None = None
+
+
+def notice_of(kept: float) -> float:
+    """Seconds before the first failure is removed by age, after failures are first stored for `kept` seconds only."""
+    return min(NOTICE, kept)
+
+
 class FailureQueries:
     def __init__(self, client: Redis) -> None:
         self.client = client
@@ -145,6 +160,18 @@ class FailureQueries:
         """Runs that are in a group now, the oldest first, each once: also those that stay in the group meanwhile. With
         `until`, those that have failed since then are left out."""
         return members(self.client, keys.GROUP_RUNS + group, until=until.timestamp() * 1000 if until else None)
+
+    def ending(self, *, kept: float) -> EndingFailures:
+        """Failures that will be removed by age within NOTICE if they are stored for `kept` seconds; 0 is for ever."""
+        if not kept:
+            return EndingFailures()
+        now = server_ms(self.client)
+        many = int(self.client.zcount(keys.FAILED, "-inf", now + (NOTICE - kept) * 1000) or 0)
+        found: Any = self.client.zrange(keys.FAILED, 0, 0, withscores=True)
+        if not many or not found:
+            return EndingFailures()
+        since = to_number(self.client.get(keys.FAILURES_END)) or now
+        return EndingFailures(many, from_ms(max(found[0][1] + kept * 1000, since + notice_of(kept) * 1000)))
 
     def count_unreadable(self) -> int:
         """The number of events that could not be read."""

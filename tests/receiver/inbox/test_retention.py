@@ -8,11 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from receiver.inbox import Declaration, Outcome, housekeeping, keys
+from receiver.inbox.audit_trail import AuditTrail
 from receiver.inbox.housekeeping import TRIM_SLICE
+from receiver.inbox.queries.failures import NOTICE, FailureQueries
 from receiver.inbox.queries.handlers import HandlerQueries
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System, eventually
 
+DAY = 86400.0
 FOREVER = 1e9
 NOW = 0.0
 
@@ -52,6 +55,7 @@ def test_open_events_and_failures_are_kept(system: System) -> None:
 
 def test_failures_are_removed_by_age_only_if_configured(system: System) -> None:
     failed = close(system, "failed")
+    assert system.housekeeping.trim(bodies=FOREVER, records=FOREVER, failures=0)[2] == 0
     eventually(lambda: system.housekeeping.trim(bodies=FOREVER, records=FOREVER, failures=0.001)[2] == 1)
     assert system.ledger.event(failed) is None
     assert system.client.zcard(keys.FAILED) == 0
@@ -132,3 +136,33 @@ def test_runs_of_the_only_handler_are_orphans_if_workers_are_alive_without_it(sy
     assert HandlerQueries(system.client).absent()["shop.greet"].waiting == 1
     assert len(system.housekeeping.end_orphans(absent=30)) == 1
     assert system.status(event_id) == "failed"
+
+
+def test_no_failure_is_removed_before_people_could_be_told(system: System) -> None:
+    """As after an upgrade from a version that kept failures: the first removal waits for the time of the notice."""
+    failed, kept, long_ago = close(system, "failed"), 90 * DAY, int((time.time() - 100 * DAY) * 1000)
+    system.client.zadd(keys.FAILED, {keys.run_item(failed, "shop.greet"): long_ago})
+    assert system.housekeeping.trim(bodies=FOREVER, records=FOREVER, failures=kept)[2] == 0
+    ending = FailureQueries(system.client).ending(kept=kept)
+    assert ending.count == 1
+    assert abs(ending.first.timestamp() - time.time() - NOTICE) < 60
+    system.client.set(keys.FAILURES_END, int((time.time() - NOTICE - 1) * 1000))
+    assert system.housekeeping.trim(bodies=FOREVER, records=FOREVER, failures=kept)[2] == 1
+    assert system.ledger.event(failed) is None
+
+
+def test_failures_that_are_kept_again_get_a_new_notice(system: System) -> None:
+    system.client.set(keys.FAILURES_END, 1)
+    system.housekeeping.trim(bodies=FOREVER, records=FOREVER, failures=0)
+    assert FailureQueries(system.client).ending(kept=0).first is None
+    assert not system.client.exists(keys.FAILURES_END)
+
+
+def test_the_audit_trail_has_an_end(system: System) -> None:
+    trail = AuditTrail(system.client)
+    old, new = trail.begin("ann", "pause", {}), trail.begin("ann", "resume", {})
+    (member,) = [one for one in system.client.zrange(keys.AUDIT, 0, -1) if old.id.encode() in one]
+    system.client.zadd(keys.AUDIT, {member: (time.time() - 2 * DAY) * 1000})
+    assert system.housekeeping.trim_audit(0) == 0
+    assert system.housekeeping.trim_audit(DAY) == 1
+    assert [one.id for one in trail.newest()] == [new.id]

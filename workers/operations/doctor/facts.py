@@ -14,7 +14,7 @@ from receiver.inbox.known_data import DataNotice
 from receiver.inbox.own_writes import SuspectedLoop
 from receiver.inbox.queries.damaged_keys import DamagedKey
 from receiver.inbox.queries.events import Counters, EventName
-from receiver.inbox.queries.failures import StoppedKeys
+from receiver.inbox.queries.failures import EndingFailures, StoppedKeys
 from receiver.inbox.queries.handlers import AbsentHandler
 from receiver.inbox.queries.health import Footprint, Heartbeat
 from receiver.inbox.redis.server_state import ServerState
@@ -84,6 +84,8 @@ class InboxFacts:
     """Settled events that should be in the history, but are in Redis."""
     unreadable: int = 0
     """How many of `failed` are deliveries that could not be read."""
+    ending: EndingFailures = field(default_factory=EndingFailures)
+    """Failures that `[retention] failures` will soon remove."""
 
 
 @dataclass(frozen=True)

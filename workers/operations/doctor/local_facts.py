@@ -111,6 +111,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         notices, loops = ask(data_notices, client), ask(suspected_loops, client)
         failures = FailureQueries(client)
         groups, hosts = ask(lambda: list(failures.every_group())), ask(find_hosts, config, client)
+        ending = ask(failures.ending, kept=config.failures_kept)
         stopped = ask(lambda: failures.stopped_keys(groups.result()))
         declared = ask(Inbox(client).declarations)
         running, absent = ask(handlers.running_versions), ask(handlers.absent)
@@ -137,6 +138,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         data_notices=notices.result(),
         failed=sum(group.failed for group in groups.result()),
         unreadable=sum(group.failed for group in groups.result() if group.handler == keys.INTAKE),
+        ending=ending.result(),
         retrying=sum(group.retrying for group in groups.result()),
         quarantined=quarantined.result(),
         loops=tuple(loops.result()),

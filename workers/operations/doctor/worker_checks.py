@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from receiver.contract.diagnosis.formatting import clock, counted, some, waits
+from receiver.contract.diagnosis.formatting import clock, counted, some, span, waits
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.stored_headers import NEVER_STORED
 from receiver.contract.topics import matches
 from receiver.inbox import Declaration, keys
 from receiver.inbox.own_writes import MAX_DEPTH, SuspectedLoop
+from receiver.inbox.queries.failures import NOTICE, EndingFailures
 from receiver.inbox.queries.health import Heartbeat
 from workers.operations.doctor.facts import Facts, InboxFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
@@ -248,7 +249,7 @@ def check_open_issues(facts: Facts) -> Iterator[Finding]:
     """Things that wait for an operator."""
     if facts.inbox is None:
         return
-    yield from _failures(facts.inbox)
+    yield from _failures(facts, facts.inbox)
     yield from _stopped_keys(facts.inbox)
     yield from _loops(facts, facts.inbox)
     for paused in sorted(facts.inbox.paused):
@@ -290,7 +291,7 @@ def _loops(facts: Facts, inbox: InboxFacts) -> Iterator[Finding]:
         )
 
 
-def _failures(inbox: InboxFacts) -> Iterator[Finding]:
+def _failures(facts: Facts, inbox: InboxFacts) -> Iterator[Finding]:
     """A run that failed for good stays undone until a person replays or drops it; one that is retried may recover."""
     failed, retrying = counted(inbox.failed, "run"), waits(inbox.retrying, "run")
     if inbox.failed:
@@ -298,6 +299,14 @@ def _failures(inbox: InboxFacts) -> Iterator[Finding]:
         fixes = ["storehooks failures; then replay or drop each group"] if inbox.failed > inbox.unreadable else []
         unread = [f"{inbox.unreadable:,} of them could not be read"] if inbox.unreadable else []
         fixes += [REREAD] if unread else []
-        yield fail("failures", f"{failed} failed for good; {more} for a retry", *unread, fix="; ".join(fixes))
+        details = (*unread, *_ending(facts, inbox.ending))
+        yield fail("failures", f"{failed} failed for good; {more} for a retry", *details, fix="; ".join(fixes))
     elif inbox.retrying:
         yield warn("failures", f"{retrying} for a retry after a failed attempt", fix="storehooks failures")
+
+
+def _ending(facts: Facts, ending: EndingFailures) -> Iterator[str]:
+    if ending.first is not None:
+        some_of_them = f"{ending.count:,} of them {'is' if ending.count == 1 else 'are'}"
+        kept = f"[retention] failures is {span(facts.config.failures_kept)}"
+        yield f"{some_of_them} deleted within {span(NOTICE)}, the first at {clock(ending.first, facts.now)}: {kept}"

@@ -19,6 +19,7 @@ from receiver.inbox import Declaration
 from receiver.inbox.history_moves import MoveReport
 from receiver.inbox.known_data import DataChange, DataNotice
 from receiver.inbox.queries.events import COUNTED, Counters, EventName
+from receiver.inbox.queries.failures import EndingFailures
 from receiver.inbox.queries.handlers import AbsentHandler
 from receiver.inbox.queries.health import Footprint, Heartbeat
 from receiver.inbox.redis.server_faults import ServerFault
@@ -650,6 +651,13 @@ def test_deliveries_that_could_not_be_read_are_to_be_reread(facts: Facts) -> Non
 def test_runs_that_are_still_retried_are_a_warning(facts: Facts) -> None:
     line = only_line(worker_checks.check_open_issues(with_inbox(facts, retrying=1)))
     assert line == "warn failures: 1 run waits for a retry after a failed attempt -> storehooks failures"
+
+
+def test_failures_that_retention_will_delete_are_announced(facts: Facts) -> None:
+    ending = EndingFailures(3, NOW + timedelta(hours=1))
+    line = only_line(worker_checks.check_open_issues(with_inbox(facts, failed=12, ending=ending)))
+    first = (NOW + timedelta(hours=1)).astimezone()
+    assert f"3 of them are deleted within 7 d, the first at {first:%H:%M}: [retention] failures is 90 d" in line
 
 
 # Stores
