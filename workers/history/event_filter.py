@@ -9,9 +9,9 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from receiver.contract.errors import ConfigError
-from receiver.contract.event import Event
+from receiver.contract.event import Event, follow
 from receiver.contract.topics import matches
-from workers.plugins.conditions import faults_of, unmet_condition
+from workers.plugins.conditions import faults_of, meets
 
 MAX_TEXT = 300
 """Characters of a text that are stored to be searched. A longer one is compared with the whole event."""
@@ -105,6 +105,6 @@ def _may_have(condition: Any, body: bytes) -> bool:
 
 def _meets(path: str, condition: Any, event: Event) -> bool:
     try:
-        return _may_have(condition, event.body) and unmet_condition({path: condition}, event) is None
+        return _may_have(condition, event.body) and meets(follow(event.data, path), condition)
     except (ValueError, RecursionError):  # the body is not JSON, or too deep to be read
         return False

@@ -41,7 +41,7 @@ def unmet_condition(when: When | None, event: Event) -> str | None:
     if not isinstance(when, Mapping):
         return None if when(event) else f"{_called(when)} was false"
     for path, wanted in when.items():
-        if not _meets(follow(event.data, path), wanted):
+        if not meets(follow(event.data, path), wanted):
             return f"{describe_one(path, wanted)} was false"
     return None
 
@@ -96,9 +96,10 @@ def _faults_of_paths(when: Mapping[Any, Any]) -> Iterator[str]:
                     yield f'has when= with {path}: {one!r}; after {match[1]} comes a number, as in "{match[1]} 100"'
 
 
-def _meets(value: Any, wanted: Any) -> bool:
+def meets(value: Any, wanted: Any) -> bool:
+    """Whether the value at a path meets the condition on it."""
     if _is_list(wanted):
-        return any(_meets(value, one) for one in wanted)
+        return any(meets(value, one) for one in wanted)
     if wanted is None or value is None:
         return value is None and wanted is None
     if wanted == "*":

@@ -135,10 +135,10 @@ class EventPages:
 
     def _contents(self, page: Sequence[tuple[str, int]]) -> list[bytes | None]:
         """Headers and body of each event, if they are wanted."""
-        pipeline = self._client.pipeline(transaction=False)
-        for event_id, _ in page if self._content else ():
-            pipeline.get(keys.BODY + event_id)
-        return read_each(pipeline) if self._content else [None] * len(page)
+        if not self._content or not page:
+            return [None] * len(page)
+        contents: Any = self._client.mget([keys.BODY + event_id for event_id, _ in page])
+        return list(contents)
 
     def _read(self, page: Sequence[tuple[str, int]], contents: Sequence[bytes | None]) -> list[WholeEvent]:
         """Marks of past events are left out, and events that are removed meanwhile."""
