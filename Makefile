@@ -15,7 +15,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-full mutants check soak bench bench-quick docs reference lock lock-check clean
+.PHONY: help run setup test test-full mutants check soak drill bench bench-quick docs reference lock lock-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ check: $(DEV)  ## lint and types: ruff and mypy --strict
 
 soak: $(DEV)  ## the slow tests: half an hour of faults and load (ARGS="-k kills" picks some)
 	@$(BIN)/python -m pytest -m slow -v $(ARGS)
+
+drill: $(DEV)  ## two hosts under load, and one fault after another: a table of what each costs, under 20 minutes (ARGS="--rows kill,HUP" picks some)
+	@$(BIN)/python -m tests.drill $(ARGS)
 
 bench: $(RUN) $(PEERS)  ## all benchmarks against the peers, under 20 minutes (ARGS="--rows ingest,workers" picks some)
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -59,7 +59,7 @@ class Process:
 
     def cpu(self) -> float:
         """CPU seconds of this process and its descendants, including those that have ended."""
-        return sum(_cpu_of(pid) for pid in self.tree())
+        return sum(cpu_of(pid) for pid in self.tree())
 
     def signal_all(self, number: signal.Signals) -> None:
         for pid in self.tree():
@@ -90,7 +90,7 @@ def _descendants(pid: int) -> Iterator[int]:
                 yield from _descendants(child)
 
 
-def _cpu_of(pid: int) -> float:
+def cpu_of(pid: int) -> float:
     """User and system time, including children that it has waited for."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

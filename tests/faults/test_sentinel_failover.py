@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from redis.exceptions import RedisError
 
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnreachable, ServerUnusable
@@ -21,7 +20,7 @@ from tests.receiver.spool.test_spool import HELLO, spooled
 from tests.support.harness import Process, Server, System, eventually, own_server
 from tests.support.load import Load
 from tests.support.proxy import Proxy
-from tests.support.sentinels import NAME, Sentinels
+from tests.support.sentinels import NAME, Sentinels, leads
 from tests.support.tls_proxy import TlsProxy
 
 UNREPLICATED_SECONDS = 1.0
@@ -98,14 +97,6 @@ def follow(system: System, sentinels: Sentinels, ack: str = "stored") -> System:
     system.start("web", "worker", "housekeeper")
     assert eventually(lambda: (a := system.post(system.request())).status_code == 200 and a.json(), 20)
     return system
-
-
-def leads(server: Server) -> bool:
-    """Whether it considers itself the primary. A server that is demoted closes its connections."""
-    try:
-        return bool(server.client.info("replication")["role"] == "master")
-    except RedisError:
-        return False
 
 
 def lost_of(system: System, load: Load) -> dict[str, float]:

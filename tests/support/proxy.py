@@ -22,15 +22,14 @@ class Proxy:
         """The server of new connections. Open ones stay with theirs."""
         self._watch: tuple[bytes, Callable[[], bool]] | None = None
         self.fired = threading.Event()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.path)
-        self._listener.listen(64)
         self._open: list[socket.socket] = []
         self.delay = 0.0
         """Seconds by which each reply is late."""
         self.deaf = False
         """New connections are accepted and never answered. Open ones still work."""
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._flows = threading.Event()
+        self._flows.set()
+        self._listen()
 
     def cut(self, name: str) -> None:
         """Cut the connection in place of the next reply to this script."""
@@ -52,15 +51,35 @@ class Proxy:
         """Cut every connection, and accept none any more."""
         _shut_down(self._listener, *self._open)
 
+    def accept_again(self) -> None:
+        """Accept connections after `cut_all`."""
+        self._listener.close()
+        Path(self.path).unlink()
+        self._listen()
+
+    def hold(self) -> None:
+        """Be a black hole: accept connections and bytes, and forward none until `release`."""
+        self._flows.clear()
+
+    def release(self) -> None:
+        """Forward what was held and all that follows, as a network does after a fault."""
+        self._flows.set()
+
     def close(self) -> None:
         for one in (self._listener, *self._open):
             with contextlib.suppress(OSError):
                 one.close()
 
-    def _accept(self) -> None:
+    def _listen(self) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
-                client, _ = self._listener.accept()
+                client, _ = listener.accept()
                 server = socket.socket(socket.AF_UNIX)
                 if self.deaf:
                     self._open += [client, server]
@@ -80,6 +99,7 @@ class Proxy:
             while piece := client.recv(1 << 16):
                 if self._watch and self._watch[0] in piece:
                     matched.set()
+                self._flows.wait()
                 server.sendall(piece)
         _shut_down(client, server)
 
@@ -95,6 +115,7 @@ class Proxy:
                     if not forward:
                         break
                 time.sleep(self.delay)
+                self._flows.wait()
                 client.sendall(piece)
         _shut_down(client, server)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -21,8 +22,10 @@ SYNC_AT_ONCE = ("--repl-diskless-sync-delay", "0")
 class Sentinels:
     """Starts all of them. A primary that is killed and started again becomes a replica."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *settings: str) -> None:
+        """With these settings of both servers."""
         self.folder = folder
+        self._settings = settings
         self.ports = [free_port() for _ in range(3)]
         first, second = free_port(), free_port()
         self.primary = self._server("first", first)
@@ -66,7 +69,7 @@ class Sentinels:
     def _server(self, name: str, port: int, *more: str) -> Server:
         folder = self.folder / name
         folder.mkdir(parents=True)
-        return Server(folder, extra=("--port", str(port), "--bind", "127.0.0.1", *SYNC_AT_ONCE, *more))
+        return Server(folder, extra=("--port", str(port), "--bind", "127.0.0.1", *SYNC_AT_ONCE, *self._settings, *more))
 
     def _start_sentinel(self, port: int) -> None:
         file = self.folder / f"sentinel-{port}.conf"
@@ -87,3 +90,21 @@ class Sentinels:
             return False
         finally:
             client.close()
+
+
+def leads(server: Server) -> bool:
+    """Whether it considers itself the primary. A server that is demoted closes its connections."""
+    return _replication(server).get("role") == "master"
+
+
+def follows(server: Server) -> bool:
+    """Whether it is a replica that has synchronised."""
+    state = _replication(server)
+    return state.get("role") == "slave" and state["master_link_status"] == "up"
+
+
+def _replication(server: Server) -> dict[str, Any]:
+    try:
+        return dict(server.client.info("replication"))
+    except RedisError:
+        return {}
