@@ -54,8 +54,13 @@ def require_free_port(bind: str, *, key: str) -> None:
             raise ConfigError(f"cannot listen on {bind}: {error.strerror}; {fix}") from None
 
 
-def prepare_data_dir(data_dir: Path) -> None:
-    """Create the data directory, and close it to other users. Raises ConfigError if it cannot be written."""
+def prepare_data_dir(data_dir: Path, *, set_by: str = "") -> None:
+    """Create the data directory, and close it to other users. Raises ConfigError if it cannot be written.
+
+    A service says what decided it: two processes that should share one may have different environments.
+    """
+    if set_by:
+        logs.get("start").info("data directory", path=str(data_dir), set_by=set_by)
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=data_dir).close()

@@ -55,7 +55,7 @@ def main() -> int:
     logs.setup("supervisor")
     try:
         config = load_from_environment(arguments.config)
-        prepare_data_dir(config.data_dir)
+        prepare_data_dir(config.data_dir, set_by=config.data_dir_set_by)
         validate_plugins(config)
         wait_for_server(config.redis, log)
     except StorehooksError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from urllib.parse import urlsplit
 
 from receiver.config.settings import FileSettings
@@ -14,6 +15,7 @@ def check(settings: FileSettings, places: Places) -> None:
     _check_sandbox_secret(settings, places)
     _check_spool_age(settings, places)
     _check_alerts(settings, places)
+    _check_ca_file(settings, places)
 
 
 def _check_sandbox_secret(settings: FileSettings, places: Places) -> None:
@@ -55,6 +57,17 @@ def _check_alerts(settings: FileSettings, places: Places) -> None:
                 f"{where}: alerts.targets.{name}.url is not https; use https, or set allow_private = true if it is on "
                 "your own network"
             )
+
+
+def _check_ca_file(settings: FileSettings, places: Places) -> None:
+    if file := settings.network.ca_file:
+        where = places.nearest(("network", "ca_file"))
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+        except ssl.SSLError:
+            raise ConfigError(f"{where}: network.ca_file: {file} has no certificate in PEM form") from None
+        except OSError as error:
+            raise ConfigError(f"{where}: network.ca_file: {file} cannot be read: {error.strerror}") from None
 
 
 def _duration(seconds: float) -> str:

@@ -51,6 +51,10 @@ class Config(FileSettings):
         return Path(self.redis.data_dir).absolute()
 
     @property
+    def data_dir_set_by(self) -> str:
+        return str(self._places.get(("redis", "data_dir")) or "its default")
+
+    @property
     def known_stores(self) -> Mapping[str, Store]:
         """Every configured store, with its scheme and decoded secrets."""
         return self._stores

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from receiver.config.config import Config
+from receiver.config.data_dir import find_data_dir
 from receiver.config.environment import read_environment
 from receiver.config.references import find_references, resolve
 from receiver.config.settings import FileSettings
@@ -50,6 +51,7 @@ def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = N
     _apply_store_defaults(values)
     references = frozenset(find_references(values))
     resolved = resolve(values, (), base=path.parent if path else Path(), environ=environ, places=places)
+    _find_data_dir(resolved, places, path, environ)
     return Config.build(resolved, path=path, places=places, references=references)
 
 
@@ -68,6 +70,16 @@ def _include_patterns(path: Path, values: Mapping[str, Any]) -> list[str]:
     if not isinstance(patterns, list) or not all(isinstance(item, str) for item in patterns):
         raise ConfigError(f'{path}: include is a list of file patterns, such as ["stores.d/*.toml"]')
     return patterns
+
+
+def _find_data_dir(values: dict[str, Any], places: Places, path: Path | None, environ: Mapping[str, str]) -> None:
+    redis, key = values.setdefault("redis", {}), ("redis", "data_dir")
+    given = redis.get("data_dir", "") if isinstance(redis, dict) else None
+    if isinstance(given, str):  # else it is refused, with its place
+        found, place = find_data_dir(given, places.get(key), config_file=path, environ=environ)
+        redis["data_dir"] = str(found)
+        if place is not None:
+            places[key] = place
 
 
 def _apply_store_defaults(values: dict[str, Any]) -> None:

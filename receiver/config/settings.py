@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from receiver.config.alert_settings import AlertsSettings
+from receiver.config.alert_settings import AlertsSettings, SecretUrl
 from receiver.config.catalogue_settings import CatalogueSettings
 from receiver.config.values import (
     CLOSED,
@@ -25,6 +25,7 @@ from receiver.config.values import (
     HistoryUrl,
     Moment,
     Names,
+    Networks,
     PrivateNetworks,
     Rate,
     RecordPath,
@@ -56,7 +57,7 @@ class RedisSettings(Section):
     sentinel_password: SecretStr = SecretStr("")
     ca_file: str = ""
     ack: Literal["stored", "fsync", "replica"] = "stored"
-    data_dir: str = "data"
+    data_dir: str = ""
     timeout: Duration = 0.5
 
     @property
@@ -69,6 +70,7 @@ class ReceiverSettings(Section):
     bind: Address = "127.0.0.1:8000"
     public_url: Url = "http://127.0.0.1:8000"
     former_urls: tuple[Url, ...] = ()
+    trusted_proxies: Networks = ()
     processes: int = Field(default=2, ge=1, le=64)
     threads: int = Field(default=8, ge=1, le=256)
     max_body: Size = 1 << 20
@@ -114,6 +116,13 @@ class WorkersSettings(Section):
     timeout: Duration = 60.0
     memory: Size = 1 << 30
     drain: Duration = 25.0
+
+
+class NetworkSettings(Section):
+    """What all outgoing calls share: to stores, to our own public URL, to forward targets and to alert targets."""
+
+    ca_file: str = ""
+    proxy: SecretUrl = SecretStr("")
 
 
 class RetentionSettings(Section):
@@ -307,6 +316,7 @@ class FileSettings(BaseSettings):
     include: tuple[str, ...] = ("stores.d/*.toml",)
     redis: RedisSettings = RedisSettings()
     receiver: ReceiverSettings = ReceiverSettings()
+    network: NetworkSettings = NetworkSettings()
     console: ConsoleSettings = ConsoleSettings()
     workers: WorkersSettings = WorkersSettings()
     retention: RetentionSettings = RetentionSettings()

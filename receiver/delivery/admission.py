@@ -24,6 +24,7 @@ from receiver.contract.stores import UNKNOWN_STORE, NamedStore, Store, StoreInde
 from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
+from receiver.delivery.sender_address import TrustedProxies
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import AcceptResult, keys
 from receiver.inbox.counter_buffer import CounterBuffer
@@ -49,6 +50,7 @@ class IncomingDelivery(NamedTuple):
     """Names in lower case; query fields as `?NAME`."""
     body: bytes
     address: str
+    """Of the connection's other end, which may be a proxy."""
     at: float
 
 
@@ -69,9 +71,11 @@ class Admission:
         counts: CounterBuffer,
         refusals: RefusalLog,
         seal: SealHeader | None = None,
+        proxies: TrustedProxies | None = None,
     ) -> None:
         """`key` decides which store an unknown one is treated like; it must be equal in all processes."""
         self._seal = seal
+        self._proxies = proxies or TrustedProxies()
         self._stores = stores
         self._index = StoreIndex(stores, key)
         self._dummy_secrets = tuple(Secret(token_bytes(32)) for _ in range(MAX_TRIED))
@@ -177,7 +181,7 @@ class Admission:
                 reason=reason,
                 length=len(incoming.body),
                 hash=hashlib.sha256(incoming.body).hexdigest()[:16],
-                address=incoming.address,
+                address=self._proxies.sender(incoming.address, incoming.headers),
                 headers=headers_of_refusal(incoming.headers, reads, self._seal),
                 body=incoming.body,
             )

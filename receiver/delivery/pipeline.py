@@ -14,6 +14,7 @@ from receiver.delivery.drain import SpoolDrain
 from receiver.delivery.inbox_access import InboxAccess
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
+from receiver.delivery.sender_address import TrustedProxies
 from receiver.delivery.storage import DeliveryStorage
 from receiver.inbox import Inbox, connect_to
 from receiver.inbox.counter_buffer import CounterBuffer
@@ -41,8 +42,8 @@ def start_pipeline(config: Config) -> DeliveryPipeline:
         config.receiver.refused,
         lambda stores: publish_refusals(client, host_of(config.data_dir), map(astuple, stores)),
     )
-    counts, seal = CounterBuffer(client), header_seal(config)
-    admission = Admission(config.known_stores, imitation_key(config), secrets, counts, refusals, seal)
+    counts, seal, proxies = CounterBuffer(client), header_seal(config), TrustedProxies(config.receiver.trusted_proxies)
+    admission = Admission(config.known_stores, imitation_key(config), secrets, counts, refusals, seal, proxies)
     return DeliveryPipeline(admission, storage)
 
 

@@ -176,7 +176,7 @@ def main() -> int:
     os.umask(0o077)  # what it stores is for no other user
     try:
         config = load_from_environment(explicit)
-        prepare_data_dir(config.data_dir)
+        prepare_data_dir(config.data_dir, set_by=config.data_dir_set_by)
         require_free_port(config.receiver.bind, key="[receiver] bind")
         check_format(config.data_dir / REFUSED_FILE, REFUSED_FORMAT)
         for file in events_files(config.data_dir):

@@ -33,7 +33,7 @@ def running(make_system: Callable[..., System]) -> System:
     assert url
     text = text.replace('url = ""', f'url = "{url[1]}"', 1).replace("127.0.0.1:8000", f"127.0.0.1:{system.port}")
     text = text.replace('"examples/hello.py"', f'"{ROOT / "examples/hello.py"}"')
-    text = text.replace('data_dir = "data"', f'data_dir = "{system.folder / "data"}"')
+    text = text.replace('data_dir = ""', f'data_dir = "{system.folder / "data"}"')
     system.config_file.write_text(text)
     system.start("web", "worker", "housekeeper")
     return system

@@ -16,7 +16,6 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.contract.signing.grammar import encode_secret
 from receiver.contract.signing.signatures import PRESETS, STANDARD_WEBHOOKS
-from receiver.contract.stores import Store
 from receiver.inbox import EventQueries
 from receiver.inbox.model import from_ms
 from receiver.inbox.redis.connecting import server_ms
@@ -210,7 +209,7 @@ def _start_deliveries(config: Config, name: str, steps: Steps, wait: float) -> N
     try:
         client = connect_server(config)
         if config.known_stores[name].secrets:
-            _wait_for_receiver(config.known_stores[name], client, steps, until)
+            _wait_for_receiver(config, name, client, steps, until)
         if managed:
             _subscribe(ManagedStore(config, name, client), steps)
             _wait_for_test_event(ManagedStore(config, name, client), steps, time.monotonic() + wait)
@@ -223,13 +222,14 @@ def _start_deliveries(config: Config, name: str, steps: Steps, wait: float) -> N
         steps.left += [f"storehooks subscriptions apply --store {name}"] if managed else []
 
 
-def _wait_for_receiver(store: Store, client: Redis, steps: Steps, until: float) -> None:
+def _wait_for_receiver(config: Config, name: str, client: Redis, steps: Steps, until: float) -> None:
     """Send an event to the public URL until it is accepted: the store must not get a URL that refuses it."""
     from workers.subscriptions.probe import ProbeFailed, probe
 
+    store = config.known_stores[name]
     while True:
         try:
-            took = probe(store, client)
+            took = probe(store, client, network=config.network)
         except ProbeFailed as error:
             if time.monotonic() > until:
                 raise ProbeFailed(

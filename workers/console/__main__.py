@@ -36,7 +36,7 @@ def main() -> int:
         config = load_from_environment(arguments.config)
         require_safe(config.console)
         require_free_port(config.console.bind, key="[console] bind")
-        prepare_data_dir(config.data_dir)
+        prepare_data_dir(config.data_dir, set_by=config.data_dir_set_by)
     except StorehooksError as error:
         print(f"storehooks console: {error}", file=sys.stderr)
         return 2

@@ -123,13 +123,16 @@ def send_request(config: Config, name: str, request: Request) -> SendAnswer:
     """Send a delivery to the public URL of its store, and to no other."""
     import httpx2  # takes a while to load
 
+    from workers.storeapi.transport.network import call_options
+
     url, started = config.public_url_of(name), time.monotonic()
     try:
         target, headers = with_query(url, request.headers)
-        answer = httpx2.post(target, headers=headers, content=request.body, timeout=ANSWER_SECONDS)
+        options = call_options(config.network, target)
+        answer = httpx2.post(target, headers=headers, content=request.body, timeout=ANSWER_SECONDS, **options)
     except UnicodeError:
         raise ConfigError("the delivery id or the topic is sent in a header; use only ASCII characters in it") from None
-    except httpx2.HTTPError as error:
+    except (httpx2.HTTPError, OSError) as error:  # OSError: of ca_file
         raise ConfigError(f"{url} does not answer: {error}; {_where_web_is(config)}") from None
     ms = (time.monotonic() - started) * 1000
     body = _object_in(answer)

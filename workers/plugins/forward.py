@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from receiver import __version__
 from receiver.config import Config
-from receiver.config.settings import ForwardSettings
+from receiver.config.settings import ForwardSettings, NetworkSettings
 from receiver.contract.errors import PluginError
 from receiver.contract.event import Event
 from receiver.contract.signing.grammar import Secret
@@ -61,7 +61,7 @@ def _handler(config: Config, name: str, given: ForwardSettings) -> Handler:
     place = config.place(NAME, name)
     return Handler(
         name=name,
-        function=_handler_function(given),
+        function=_handler_function(given, config.network),
         topics=given.topics,
         stores=given.stores,
         retries=given.retries,
@@ -113,13 +113,13 @@ def _secret(given: ForwardSettings) -> Secret | None:
     return Secret(STANDARD.key_of(text)) if text else None
 
 
-def _handler_function(given: ForwardSettings) -> HandlerFunction:
+def _handler_function(given: ForwardSettings, network: NetworkSettings) -> HandlerFunction:
     secret = _secret(given)
 
     def forward(event: Event, ctx: Context[Any]) -> str:
         url, headers = with_query(given.url, headers_for(event, secret, now=time.time()))
         seconds = min(ctx.remaining(), given.timeout) - MARGIN
-        return _send(given, url, headers, event.body, until=time.monotonic() + seconds)
+        return _send(given, network, url, headers, event.body, until=time.monotonic() + seconds)
 
     return forward
 
@@ -137,12 +137,20 @@ def headers_for(event: Event, secret: Secret | None, *, now: float) -> dict[str,
     return {**sent, **about}
 
 
-def _send(given: ForwardSettings, url: str, headers: Mapping[str, str], body: bytes, *, until: float) -> str:
+def _send(
+    given: ForwardSettings,
+    network: NetworkSettings,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    until: float,
+) -> str:
     from workers.storeapi.errors import Blocked, Redirected, ResponseTooLarge, Unreachable, UnsafeAddress
     from workers.storeapi.transport.http import HttpSession, host_of
 
     host = host_of(url)  # the path may have a token
-    session = HttpSession(given.allow_private, MAX_RESPONSE)
+    session = HttpSession(given.allow_private, MAX_RESPONSE, network)
     encoded = {name: header_bytes(value) for name, value in headers.items()}
     try:
         response = session.send("POST", url, headers=encoded, content=body, until=until)

@@ -22,6 +22,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
 
 from redis import Redis
 
+from receiver.config.settings import NetworkSettings
 from receiver.contract.event import follow
 from receiver.contract.records import Record, as_json, make
 from workers.storeapi import exact_json
@@ -37,6 +38,7 @@ from workers.storeapi.transport.auth import ClientCredentials, Credentials, Stat
 from workers.storeapi.transport.call_sender import BEARER, ApiCall, CallLimit, CallSender, TokenHeader
 from workers.storeapi.transport.guard import AllowedPrivate
 from workers.storeapi.transport.http import HttpSession, check_url, has_dot_segments, origin_of
+from workers.storeapi.transport.network import DIRECT
 from workers.storeapi.transport.rate_limit import ALL_STORES, LocalRateLimiter, SharedRateLimiter
 from workers.storeapi.writes import WriteWatcher, kind_of, writes_in
 
@@ -73,6 +75,7 @@ class Client:
         allow_private: AllowedPrivate = False,
         timeout: float = CALL_SECONDS,
         max_response: int = 32 << 20,
+        network: NetworkSettings = DIRECT,
         watcher: WriteWatcher | None = None,
     ) -> None:
         check_url(base_url, allow_private)
@@ -81,7 +84,7 @@ class Client:
         self._base = base_url.rstrip("/")
         self._timeout = timeout
         self._watcher = watcher
-        http = HttpSession(allow_private, max_response)
+        http = HttpSession(allow_private, max_response, network)
         self._tokens: TokenSource = StaticToken(token)
         if auth is not None and not token:
             self._tokens = ClientCredentials(auth, http, redis=redis, store=self.store)

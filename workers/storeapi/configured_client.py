@@ -47,6 +47,7 @@ def client_for_store(
         overall_rate=config.api.rate_limit,
         allow_private=given.allow_private,
         timeout=timeout,
+        network=config.network,
         watcher=watcher,
     )
 

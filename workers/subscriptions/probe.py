@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from redis import Redis
 
+from receiver.config.settings import NetworkSettings
 from receiver.contract.compose import compose, event_id_in
 from receiver.contract.errors import StorehooksError
 from receiver.contract.signing.sources import with_query
@@ -31,9 +32,11 @@ class NoActiveSecret(ProbeFailed):
     """The store has no active secret to sign with."""
 
 
-def probe(store: Store, redis: Redis, *, url: str = "") -> float:
+def probe(store: Store, redis: Redis, *, url: str = "", network: NetworkSettings | None = None) -> float:
     """Send a probe and wait until it is stored; returns the seconds it took."""
     import httpx2
+
+    from workers.storeapi.transport.network import call_options
 
     url = url or store.url
     active = [secret for secret in store.secrets if secret.is_active(time.time())]
@@ -50,10 +53,9 @@ def probe(store: Store, redis: Redis, *, url: str = "") -> float:
             headers=headers,
             content=request.body,
             timeout=RESPONSE_SECONDS,
-            trust_env=False,
-            verify=httpx2.create_ssl_context(),  # trusts what `send` and `doctor` trust: SSL_CERT_FILE counts
+            **call_options(network or NetworkSettings(), target),
         )
-    except httpx2.HTTPError as error:
+    except (httpx2.HTTPError, OSError) as error:  # OSError: of ca_file
         kind = type(error).__name__
         raise ProbeFailed(
             f"{url} does not respond to our probe: {error or kind}", logged=f"{url} does not respond: {kind}"

@@ -228,7 +228,8 @@ def _probe_before_repairs(managed: ManagedStore, choice: Choice, known: Collecti
     if not repairs:
         return choice, None
     try:
-        return choice, round(probe(managed.with_secrets(), managed.redis) * 1000, 1)
+        took = probe(managed.with_secrets(), managed.redis, network=managed.config.network)
+        return choice, round(took * 1000, 1)
     except ProbeFailed as error:
         log.warning("not repaired: our own URL does not accept a signed event", store=managed.name, why=error.logged)
         held = [change for change in repairs if change.action == "enable" or not isinstance(error, NoActiveSecret)]

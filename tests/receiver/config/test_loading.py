@@ -38,6 +38,8 @@ def test_the_example_has_the_defaults_and_the_sandbox_store() -> None:
     for gone in ("stores", "plugins"):
         defaults.pop(gone)
     defaults["workers"].pop("plugins")
+    assert example["redis"].pop("data_dir") == str(ROOT / "data")
+    assert defaults["redis"].pop("data_dir") == ""
     assert example == defaults
 
 
@@ -329,3 +331,48 @@ def test_the_place_of_a_value_is_the_variable_that_set_it(tmp_path: Path) -> Non
         "127.0.0.1:7",
         "$STOREHOOKS_RECEIVER__BIND",
     )
+
+
+def test_the_data_directory_does_not_follow_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, service = tmp_path / "etc", tmp_path / "srv"
+    home.mkdir()
+    service.mkdir()
+    monkeypatch.chdir(service)
+    file = home / "config.toml"
+
+    def found(text: str | None, **environ: str) -> tuple[str, str]:
+        file.write_text(text or "")
+        loaded = config.load(file if text is not None else None, environ)
+        return str(loaded.data_dir).replace(str(tmp_path), ""), loaded.data_dir_set_by.replace(str(tmp_path), "")
+
+    state = {"STATE_DIRECTORY": "/var/lib/storehooks:/var/lib/other"}
+    assert found("") == ("/etc/data", "its default")
+    assert found('redis.data_dir = "mine"') == ("/etc/mine", "/etc/config.toml:1")
+    assert found('redis.data_dir = "mine"', **state) == ("/etc/mine", "/etc/config.toml:1")
+    assert found("", **state) == ("/var/lib/storehooks", "$STATE_DIRECTORY")
+    assert found(None, **state) == ("/var/lib/storehooks", "$STATE_DIRECTORY")
+    assert found(None, XDG_STATE_HOME="/x", HOME="/h") == ("/x/storehooks", "$XDG_STATE_HOME")
+    assert found(None, XDG_STATE_HOME="not/absolute", HOME="/h") == ("/h/.local/state/storehooks", "$HOME")
+    assert found("", STOREHOOKS_REDIS__DATA_DIR="/own") == ("/own", "$STOREHOOKS_REDIS__DATA_DIR")
+
+
+def test_a_data_directory_of_the_working_directory_stays_in_use_while_the_other_has_no_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, service = tmp_path / "etc", tmp_path / "srv"
+    (service / "data").mkdir(parents=True)
+    monkeypatch.chdir(service)
+    home.mkdir()
+    file = home / "config.toml"
+    file.write_text("")
+    state = {"STATE_DIRECTORY": str(tmp_path / "state")}
+    assert config.load(file, {}).data_dir == home / "data"  # a folder of the user, with none of our files
+    (service / "data/run").mkdir()
+    for loaded in (config.load(file, {}), config.load(file, state), config.load(None, state)):
+        assert loaded.data_dir == service / "data"
+        assert "from before" in loaded.data_dir_set_by
+    (home / "data/run").mkdir(parents=True)
+    assert config.load(file, {}).data_dir == home / "data"
+    assert config.load(file, state).data_dir == service / "data"

@@ -15,6 +15,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver.config import Config
+from receiver.config.settings import NetworkSettings
 from receiver.contract.errors import ConfigError
 from receiver.process_files import web_addresses
 from workers.operations.doctor.facts import ApiFacts, ApiState, WebFacts
@@ -30,6 +31,7 @@ from workers.storeapi.errors import (
     Unreachable,
 )
 from workers.storeapi.transport.auth import token_seconds_left
+from workers.storeapi.transport.network import DIRECT, call_options
 
 PARALLEL = 32
 T = TypeVar("T")
@@ -92,22 +94,21 @@ def probe_public_url(config: Config, url: str, seconds: float) -> WebFacts:
     started = time.monotonic()
     at_root = url == config.receiver.public_url.rstrip("/")
     try:
-        answer = _get(f"{url}/healthz" if at_root else url, seconds)
+        answer = _get(config.network, f"{url}/healthz" if at_root else url, seconds)
         fault = _health_fault(answer) if at_root else _webhook_route_fault(answer)
         took = (time.monotonic() - started) * 1000
         stores_in = ""
         if at_root and not fault:
-            ready = _get(f"{url}/readyz", seconds)
+            ready = _get(config.network, f"{url}/readyz", seconds)
             stores_in = _stores_in(ready)
             fault = "" if stores_in else f"answered /readyz with {ready.status_code} and no storehooks answer"
         return WebFacts(url, fault, took, stores_in, answers_at=_answers_at(config, seconds) if fault else "")
-    except httpx2.HTTPError as error:
+    except (httpx2.HTTPError, OSError) as error:  # OSError: of ca_file
         return WebFacts(url, str(error) or type(error).__name__, answers_at=_answers_at(config, seconds))
 
 
-def _get(url: str, seconds: float) -> httpx2.Response:
-    trusted = httpx2.create_ssl_context()  # SSL_CERT_FILE counts, as for `send`; proxies of the environment do not
-    return httpx2.get(url, timeout=seconds, follow_redirects=False, trust_env=False, verify=trusted)
+def _get(network: NetworkSettings, url: str, seconds: float) -> httpx2.Response:
+    return httpx2.get(url, timeout=seconds, follow_redirects=False, **call_options(network, url))
 
 
 def _health_fault(answer: httpx2.Response) -> str:
@@ -155,7 +156,7 @@ def _is_alive(address: str, seconds: float) -> bool:
     host, _, port = address.rpartition(":")
     host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}.get(host, host)  # noqa: S104
     try:
-        return not _health_fault(_get(f"http://{host}:{port}/healthz", seconds))
+        return not _health_fault(_get(DIRECT, f"http://{host}:{port}/healthz", seconds))
     except (httpx2.HTTPError, httpx2.InvalidURL):
         return False
 

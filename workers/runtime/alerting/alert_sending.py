@@ -14,7 +14,6 @@ from redis.exceptions import RedisError
 from receiver import logs
 from receiver.config import Config
 from receiver.config.alert_settings import AlertTarget
-from receiver.config.values import PrivateNetworks
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.alert_store import AlertMessage, AlertStore
@@ -46,13 +45,12 @@ class NotSent(StorehooksError):
 def send(config: Config, target: AlertTarget, message: AlertMessage) -> None:
     """Send a message once. Raises NotSent."""
     headers, body = request(config, target, message, now=time.time())
-    _call("POST", target.url.get_secret_value(), target.allow_private, headers, body)
+    session = HttpSession(target.allow_private, MAX_RESPONSE, config.network)
+    _call(session, "POST", target.url.get_secret_value(), headers, body)
 
 
-def _call(
-    method: str, url: str, allow_private: PrivateNetworks, headers: Mapping[str, str | bytes], body: bytes | None
-) -> None:
-    session, host = HttpSession(allow_private, MAX_RESPONSE), host_of(url)
+def _call(session: HttpSession, method: str, url: str, headers: Mapping[str, str | bytes], body: bytes | None) -> None:
+    host = host_of(url)
     try:
         response = session.send(method, url, headers=headers, content=body, until=time.monotonic() + SEND_SECONDS)
     except ApiError as error:
@@ -144,7 +142,8 @@ class AlertThread:
     def _beat(self, config: Config) -> None:
         alerts = config.alerts
         try:
-            _call("GET", alerts.heartbeat_url.get_secret_value(), alerts.heartbeat_private, {}, None)
+            session = HttpSession(alerts.heartbeat_private, MAX_RESPONSE, config.network)
+            _call(session, "GET", alerts.heartbeat_url.get_secret_value(), {}, None)
             self._outage.worked()
         except NotSent as error:
             self._outage.failed(why=str(error))

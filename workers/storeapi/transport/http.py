@@ -1,14 +1,17 @@
 """HTTP: one request, one bounded response. The process's connection pools are here.
 
-No redirects, no cookies, no proxies from the environment, no automatic authorisation: nothing is sent that the caller
-did not ask for.
+No redirects, no cookies, no proxies but the one of `[network]`, no automatic authorisation: nothing is sent that the
+caller did not ask for.
 """
 
 from __future__ import annotations
 
 import os
+import ssl
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,17 +19,21 @@ from urllib.parse import unquote, urlsplit
 import httpcore2
 import httpx2
 
+from receiver.config.settings import NetworkSettings
 from workers.storeapi.errors import Blocked, Redirected, ResponseTooLarge, Unreachable, UnsafeAddress
 from workers.storeapi.response_shapes import one_line
 from workers.storeapi.transport.guard import AllowedPrivate, GuardedBackend, deadline
+from workers.storeapi.transport.network import DIRECT, proxy_for, trusted_certificates
 
+_PoolKey = tuple[int, AllowedPrivate, str, int, str]
+"""Of a process, by its limits: allowed networks, the file of certificates and when it was changed, the proxy."""
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 10.0
 MAX_ENCODINGS = 3
 """How often a path may have been percent-encoded by proxies on the way."""
-_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 
-_pools: dict[tuple[int, AllowedPrivate], httpx2.Client] = {}
+_pools: dict[_PoolKey, httpx2.Client] = {}
 _pools_lock = threading.Lock()
 
 
@@ -49,10 +56,12 @@ class HttpSession:
 
     allow_private: AllowedPrivate = False
     max_response: int = 32 << 20
+    network: NetworkSettings = DIRECT
 
     def warm_up(self) -> None:
         """Build this process's pool if it has none. That is slow, and a call that holds a slot should not wait."""
-        connection_pool(self.allow_private)
+        with suppress(OSError):  # the call says why
+            connection_pool(self.allow_private, self.network, self.network.proxy.get_secret_value())
 
     def send(
         self, method: str, url: str, *, headers: Mapping[str, str | bytes], content: bytes | None = None, until: float
@@ -61,9 +70,9 @@ class HttpSession:
         check_url(url, self.allow_private)
         token = deadline.set(until)
         try:
-            with connection_pool(self.allow_private).stream(
-                method, url, headers=dict[Any, Any](headers), content=content
-            ) as response:
+            proxy = proxy_for(self.network, url, seconds=until - time.monotonic())
+            pool = connection_pool(self.allow_private, self.network, proxy)
+            with pool.stream(method, url, headers=dict[Any, Any](headers), content=content) as response:
                 _refuse_redirect(response)
                 return HttpResponse(response.status_code, response.headers, self._read(response))
         except (httpx2.InvalidURL, UnicodeError) as error:
@@ -72,6 +81,9 @@ class HttpSession:
             raise Unreachable(f"timed out ({one_line(error)})", sent=not isinstance(error, _NEVER_SENT)) from None
         except httpx2.HTTPError as error:
             raise Unreachable(f"no response: {one_line(error)}", sent=not isinstance(error, _NEVER_SENT)) from None
+        except OSError as error:  # no connection's: httpx2 has its own errors for those
+            why = f"[network] ca_file {self.network.ca_file} cannot be used: {error.strerror or error}"
+            raise Unreachable(why, sent=False) from None
         finally:
             deadline.reset(token)
 
@@ -91,12 +103,14 @@ class HttpSession:
         return b"".join(parts)
 
 
-def connection_pool(allow_private: AllowedPrivate) -> httpx2.Client:
-    """The pool of this process. A forked child gets its own, and so does each set of allowed networks."""
-    key = (os.getpid(), allow_private)
+def connection_pool(allow_private: AllowedPrivate, network: NetworkSettings, proxy: str) -> httpx2.Client:
+    """The pool of this process, for direct calls if `proxy` is empty. A forked child gets its own, and so does each set
+    of allowed networks. Raises OSError for a file of certificates that cannot be read."""
+    changed = os.stat(network.ca_file).st_mtime_ns if network.ca_file else 0
+    key = (os.getpid(), allow_private, network.ca_file, changed, proxy)
     with _pools_lock:
         if key not in _pools:
-            transport = _GuardedTransport(allow_private)
+            transport = _GuardedTransport(allow_private, trusted_certificates(network), proxy)
             _pools[key] = httpx2.Client(transport=transport, follow_redirects=False, trust_env=False)
         return _pools[key]
 
@@ -104,16 +118,28 @@ def connection_pool(allow_private: AllowedPrivate) -> httpx2.Client:
 class _GuardedTransport(httpx2.HTTPTransport):
     """httpx2's transport over a pool whose connections go through the guard."""
 
-    def __init__(self, allow_private: AllowedPrivate) -> None:
-        super().__init__(trust_env=False)
+    def __init__(self, allow_private: AllowedPrivate, trusted: ssl.SSLContext, proxy: str) -> None:
+        super().__init__(trust_env=False, verify=trusted)
         self._pool.close()
-        self._pool = httpcore2.ConnectionPool(
-            ssl_context=httpx2.create_ssl_context(),  # SSL_CERT_FILE and SSL_CERT_DIR name the trusted certificates
-            max_connections=MAX_CONNECTIONS,
-            max_keepalive_connections=MAX_CONNECTIONS,
-            keepalive_expiry=5.0,
-            network_backend=GuardedBackend(allow_private),
-        )
+        limits: dict[str, Any] = {
+            "max_connections": MAX_CONNECTIONS,
+            "max_keepalive_connections": MAX_CONNECTIONS,
+            "keepalive_expiry": 5.0,
+        }
+        if proxy:  # it has a private address in most networks; the guard's deadline holds all the same
+            given = httpx2.Proxy(proxy)
+            self._pool = httpcore2.HTTPProxy(
+                proxy_url=str(given.url),
+                proxy_auth=given.raw_auth,
+                proxy_ssl_context=trusted if given.url.scheme == "https" else None,
+                ssl_context=trusted,
+                network_backend=GuardedBackend(allow_private=True),
+                **limits,
+            )
+        else:
+            self._pool = httpcore2.ConnectionPool(
+                ssl_context=trusted, network_backend=GuardedBackend(allow_private), **limits
+            )
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         # The guard's deadline is the limit; these timeouts only keep a connect from using all of it.

@@ -1,0 +1,51 @@
+"""Sender address: who sent a delivery that came through proxies of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+MAX_PROXIES = 10
+"""How many entries of X-Forwarded-For are read: a sender may write any number of them."""
+_HEADER = "x-forwarded-for"
+
+
+class TrustedProxies:
+    """The networks of `[receiver] trusted_proxies`. No other peer decides what is recorded as its address."""
+
+    def __init__(self, networks: Iterable[str] = ()) -> None:
+        self._networks = tuple(map(ip_network, networks))
+
+    def sender(self, peer: str, headers: Mapping[str, str]) -> str:
+        """The last address on the way to us that is none of our proxies; of a direct connection, its peer.
+
+        Each proxy appends the address of its own peer, so what the sender wrote itself is at the left and never counts.
+        """
+        if not self._networks or not self._has(address_in(peer)):
+            return peer
+        known = peer
+        for entry in reversed(headers.get(_HEADER, "").rsplit(",", MAX_PROXIES)[-MAX_PROXIES:]):
+            found = address_in(entry)
+            if found is None:
+                break
+            known = str(found)
+            if not self._has(found):
+                break
+        return known
+
+    def _has(self, address: IPv4Address | IPv6Address | None) -> bool:
+        return address is not None and any(address in network for network in self._networks)
+
+
+def address_in(text: str) -> IPv4Address | IPv6Address | None:
+    """The address in an entry, which may have a port: `192.0.2.1:4711`, `[2001:db8::1]:4711`."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

@@ -1,0 +1,47 @@
+"""Network: what all outgoing calls of this installation share: trusted certificates and a proxy, from `[network]`."""
+
+from __future__ import annotations
+
+import ssl
+from ipaddress import ip_address
+from typing import Any
+
+import httpcore2
+import httpx2
+
+from receiver.config.settings import NetworkSettings
+from workers.storeapi.transport.guard import is_public, resolve
+
+DIRECT = NetworkSettings()
+LOOKUP_SECONDS = 2.0
+"""Where only the proxy knows the names of the internet, a lookup may get no answer."""
+
+
+def trusted_certificates(network: NetworkSettings) -> ssl.SSLContext:
+    """Those of the system, or of SSL_CERT_FILE and SSL_CERT_DIR, and those of `ca_file`. Raises OSError."""
+    context = httpx2.create_ssl_context()
+    if network.ca_file:
+        context.load_verify_locations(network.ca_file)
+    return context
+
+
+def proxy_for(network: NetworkSettings, url: str, *, seconds: float = LOOKUP_SECONDS) -> str:
+    """The proxy to call a URL through; empty for a direct call.
+
+    Private addresses are called directly, so that the guard still decides about them, and our own host is never asked
+    of a proxy. What has no address here is left to the proxy, which looks it up itself.
+    """
+    proxy = network.proxy.get_secret_value()
+    if not proxy:
+        return ""
+    target = httpx2.URL(url)
+    try:
+        found = resolve(target.host, target.port or 443, min(seconds, LOOKUP_SECONDS))
+    except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+        return proxy
+    return proxy if any(is_public(ip_address(address.partition("%")[0])) for address in found) else ""
+
+
+def call_options(network: NetworkSettings, url: str) -> dict[str, Any]:
+    """For one call of httpx2 to our own public URL, which may have any address. Variables for proxies do not count."""
+    return {"trust_env": False, "verify": trusted_certificates(network), "proxy": proxy_for(network, url) or None}
