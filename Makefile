@@ -28,7 +28,7 @@ setup: $(RUN)  ## prepare .venv only; then .venv/bin/storehooks works
 test: $(DEV)  ## the test suite; needs nothing but Python (ARGS="-n 0 -k name" picks some)
 	@$(BIN)/python -m pytest -n $$(($$(nproc) * 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-full: $(DEV) $(DOCS)  ## the tests that need other programs: faketime, strace, openssl, postgresql, node, slowhttptest, chromium, promtool; skipped where one is missing
+test-full: $(DEV) $(DOCS)  ## the tests that need other programs: faketime, strace, openssl, postgresql, node, slowhttptest, chromium, promtool, nginx, caddy, haproxy, systemd; skipped where one is missing
 	@$(BIN)/python -m pytest -m full -n 2 --dist loadfile $(ARGS)
 
 mutants: $(DEV)  ## 100 small changes of verifying and reading: at least 95 must fail a test of the contract (ARGS="--seed 2")
@@ -55,11 +55,12 @@ docs: $(DOCS)  ## build the pages into site/, with search; broken links are erro
 	@$(MKDOCS) build --strict $(ARGS)
 	@echo "site/ is ready: python3 -m http.server --directory site --bind 127.0.0.1"
 
-reference: $(RUN)  ## generate docs/reference.md, docs/topics.md, the client's types and the list of files in docs/architecture.md
+reference: $(RUN)  ## generate docs/reference.md, docs/topics.md, the client's types, the list of files in docs/architecture.md and the files in docs/how-to/deploy.md
 	@PYTHONPATH=. $(BIN)/python scripts/reference.py
 	@PYTHONPATH=. $(BIN)/python scripts/topics_page.py
 	@PYTHONPATH=. $(BIN)/python scripts/client_stub.py
 	@PYTHONPATH=. $(BIN)/python scripts/file_index.py
+	@PYTHONPATH=. $(BIN)/python scripts/deploy_page.py
 
 lock: $(DEV)  ## update the hash-locked requirements
 	@UV="$(BIN)/uv" scripts/lock

@@ -60,7 +60,6 @@ class Deployment(PageReader):
         (folder / "etc/systemd/system/redis-server.service").write_text(unit)
         self.services.wait_until_ready = {
             "redis-server": self.redis_answers,
-            "storehooks-web": self.web_answers,
             "storehooks-worker": self.worker_reports,
         }
 
@@ -88,7 +87,7 @@ class Deployment(PageReader):
         delivery_id = secrets.token_hex(8)
         request = compose(store, topic=topic, delivery_id=delivery_id, data=data, now=time.time())
         url = f"{self.url}/webhooks/{store.name}"
-        return httpx2.post(url, headers=request.headers, content=request.body, timeout=10).status_code
+        return httpx2.post(url, headers=request.headers, content=request.body, timeout=60).status_code
 
     # What is there
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import configparser
+import secrets
 import shlex
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.harness import eventually
 from tests.support.programs import Process
+
+NOTIFY_SECONDS = 60
+ACTIVATED = """import os, sys
+os.dup2(int(sys.argv[1]), 3, inheritable=True)
+os.environ |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Passes a listening socket to a program, as systemd does."""
 
 
 class Services:
@@ -19,6 +30,8 @@ class Services:
         self.folder = folder
         self.environ = environ
         self.running: dict[str, Process] = {}
+        self.sockets: dict[str, socket.socket] = {}
+        """By service: what its .socket unit listens on, also while the service is stopped."""
         self.wait_until_ready: dict[str, Callable[[], bool]] = {}
         """By service: whether it can be used. Starting it waits for that, as a person would."""
 
@@ -32,21 +45,39 @@ class Services:
             for name in names:
                 getattr(self, verb)(name)
 
-    def unit(self, name: str) -> configparser.SectionProxy:
+    def unit(self, name: str, kind: str = "service") -> configparser.SectionProxy:
         parser = configparser.ConfigParser(interpolation=None, strict=False)
         parser.optionxform = str  # type: ignore[assignment,method-assign]
-        assert parser.read(self.folder / f"{name}.service"), name
-        return parser["Service"]
+        assert parser.read(self.folder / f"{name}.{kind}"), name
+        return parser[kind.capitalize()]
 
     def start(self, name: str) -> None:
+        if name.endswith(".socket"):
+            self._listen(name.removesuffix(".socket"))
+            return
         unit = self.unit(name)
         if name in self.running and self.running[name].alive:
             return
         given = dict(word.split("=", 1) for word in shlex.split(unit.get("Environment", "")))
         log, folder = self.folder / f"{name}.log", Path(unit.get("WorkingDirectory", "/"))
-        environ = {**self.environ, **given}
-        self.running[name] = Process(shlex.split(unit["ExecStart"]), log=log, env=environ, cwd=folder)
+        command = shlex.split(unit["ExecStart"])
+        keep: tuple[int, ...] = ()
+        if (self.folder / f"{name}.socket").exists():
+            keep = (self._listen(name),)
+            command = [sys.executable, "-c", ACTIVATED, str(keep[0]), *command]
+        with NotifySocket() as notify:
+            environ = {**self.environ, **given, **(notify.environ if unit.get("Type") == "notify" else {})}
+            self.running[name] = Process(command, log=log, env=environ, cwd=folder, keep=keep)
+            if unit.get("Type") == "notify":
+                notify.wait_for("READY=1", self.running[name])
         eventually(self.wait_until_ready.get(name, lambda: True), 60, what=f"{name} is ready")
+
+    def _listen(self, name: str) -> int:
+        """The descriptor of the service's socket, which is created once."""
+        if name not in self.sockets:
+            host, _, port = self.unit(name, "socket")["ListenStream"].rpartition(":")
+            self.sockets[name] = socket.create_server((host, int(port)))
+        return self.sockets[name].fileno()
 
     def stop(self, name: str) -> None:
         self.running[name].stop(float(self.unit(name).get("TimeoutStopSec", "15")))
@@ -67,3 +98,35 @@ class Services:
         for process in reversed(self.running.values()):
             if process.alive:
                 process.stop(40)
+        for listening in self.sockets.values():
+            listening.close()
+
+
+class NotifySocket:
+    """What systemd gives to a service with Type=notify."""
+
+    def __init__(self) -> None:
+        self.name = f"storehooks-test-{secrets.token_hex(8)}"
+        self.environ = {"NOTIFY_SOCKET": f"@{self.name}"}
+        """In the abstract namespace: the paths of tests are too long for a socket."""
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.settimeout(1)
+
+    def __enter__(self) -> NotifySocket:
+        self.socket.bind(f"\0{self.name}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def wait_for(self, line: str, process: Process) -> None:
+        """Wait until the process has sent this line."""
+
+        def is_sent() -> bool:
+            assert process.alive, process.output()
+            try:
+                return line in self.socket.recv(4096).decode().splitlines()
+            except TimeoutError:
+                return False
+
+        eventually(is_sent, NOTIFY_SECONDS, what=f"{line}; {process.output()[-500:]}")
