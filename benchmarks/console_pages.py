@@ -1,7 +1,8 @@
 """The console with a million events: how long each page takes, and against a thousand events.
 
-`python -m benchmarks.console_pages`. It is not part of `make bench`, because filling takes minutes: a few events, runs
-and failures are made as the product makes them, and a script in Redis copies these.
+`python -m benchmarks.console_pages`; with `--past 1000000` these are in the history, in SQLite. It is not part of
+`make bench`, because filling takes minutes: a few events, runs and failures are made as the product makes them, and a
+script in Redis copies these.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +31,10 @@ from receiver import config as config_room
 from receiver.inbox import Inbox, Outcome, keys
 from receiver.inbox.model import resource_digest
 from receiver.inbox.outcomes import OutcomeKind
+from receiver.inbox.queries.event_pages import EventPages
 from receiver.inbox.sampling import Sampler
+from workers.history.configured_history import open_history
+from workers.history.past_events import PastEvent
 from workers.testing.local_system import free_port, wait_until
 
 STORES, HANDLERS = 1_000, 100
@@ -94,7 +98,7 @@ class Spent(NamedTuple):
 class Filled:
     """A server with events, and a console and workers beside it."""
 
-    def __init__(self, folder: Path, name: str, *, events: int, failures: int, groups: int) -> None:
+    def __init__(self, folder: Path, name: str, *, events: int, failures: int, groups: int, past: int = 0) -> None:
         self.name, self.events = name, events
         self._places: dict[str, str] = {}
         """Where a live page goes on, by its address."""
@@ -102,16 +106,18 @@ class Filled:
         port = free_port()
         stores = "".join(f'[stores.s{number:04d}]\nsigning_secrets = ["{load.SECRET}"]\n' for number in range(STORES))
         console = f'[console]\nbind = "127.0.0.1:{port}"\npassword = "{PASSWORD}"\n'
+        history = f'[history]\nurl = "{"sqlite" if past else "off"}"\nafter = "30d"\n'
         handlers = "".join(
             f'\n@router.on("kind{number}.created")\ndef handle{number}(event, ctx):\n    pass\n'
             for number in range(HANDLERS)
         )
         self.file = receivers.write_config(
-            folder, self.server, name=name, handlers=receivers.NO_OP_HANDLER + handlers, more=stores + console
+            folder, self.server, name=name, handlers=receivers.NO_OP_HANDLER + handlers, more=stores + console + history
         )
         self.config = config_room.load(self.file, {})
         self.inbox = Inbox(self.server.client)
         self._fill(failures, groups)
+        self._fill_history(past)
         self.worker = Process(
             [str(OUR_PYTHON), "-m", "workers", "--config", str(self.file)], folder=folder, name=f"{name}-worker"
         )
@@ -146,6 +152,25 @@ class Filled:
         self.server.wait_for_rewrite()
         seconds, memory = time.monotonic() - started, self.server.memory() >> 20
         print(f"{self.name}: {number:,} events after {seconds:.0f} s, {memory:,} MB", flush=True)
+
+    def _fill_history(self, past: int) -> None:
+        """Copies of a settled event, accepted in the 60 days before those in Redis."""
+        history = open_history(self.config)
+        if history is None:
+            return
+        page = EventPages(self.server.client, content=True).oldest(since=0, until="+inf")
+        one = next(event for event in page.events if event.fields[b"state"] == b"settled")
+        step = 60 * 86_400_000_000 // past
+        with closing(history):
+            history.check()
+            for first in range(0, past, 1_000):
+                batch = [
+                    replace(PastEvent(*one), id=f"past{number:022d}", accepted_at=one.accepted_at - step * (number + 1))
+                    for number in range(first, first + 1_000)
+                ]
+                if history.write(batch):
+                    raise RuntimeError("the history did not take the events")
+        print(f"{self.name}: {past:,} past events", flush=True)
 
     def _end(self, number: int, *, group: str = "") -> Copied:
         """Accept, route and end an event as the product does."""
@@ -360,15 +385,18 @@ def slow_commands(system: Filled, rounds: int) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.console_pages", description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--past", type=int, default=0, help="a thousand events in Redis, and these in the history")
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="bench-console-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        many = Filled(folder, "many", events=options.events, failures=options.events // 5, groups=500)
+        small = {"events": 1_000, "failures": 200, "groups": 100}
+        large = {"events": options.events, "failures": options.events // 5, "groups": 500}
+        many = Filled(folder, "many", **(small if options.past else large), past=options.past)
         stack.callback(many.close)
-        few = Filled(folder, "few", events=1_000, failures=200, groups=100)
+        few = Filled(folder, "few", **small)
         stack.callback(few.close)
         with busy([many, few]):
             over = report(*measure(many, few, options.rounds))

@@ -11,6 +11,7 @@ from typing import Any
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event, follow
 from receiver.contract.topics import matches
+from workers.history.payload_search import body_may_match
 from workers.plugins.conditions import faults_of, meets
 
 MAX_TEXT = 300
@@ -94,17 +95,8 @@ def _equals(text: str) -> Any:
     return number if number.is_finite() else text
 
 
-def _may_have(condition: Any, body: bytes) -> bool:
-    """Whether a body can meet a condition. Most that cannot are found without reading the document: a JSON document
-    without escapes has each of its texts as it is."""
-    is_text = isinstance(condition, str) and condition != "*" and condition.lstrip()[:1] not in "<>!"
-    if not is_text or body[:1] not in (b"{", b"[") or b"\\" in body or b"\0" in body:
-        return True
-    return condition.encode("utf-8", "surrogatepass") in body
-
-
 def _meets(path: str, condition: Any, event: Event) -> bool:
     try:
-        return _may_have(condition, event.body) and meets(follow(event.data, path), condition)
+        return body_may_match(event.body, [condition]) and meets(follow(event.data, path), condition)
     except (ValueError, RecursionError):  # the body is not JSON, or too deep to be read
         return False
