@@ -15,7 +15,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-full mutants check soak drill bench bench-quick docs reference lock lock-check clean
+.PHONY: help run setup test test-full mutants check soak drill bench bench-quick docs reference release audit lock lock-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,12 @@ reference: $(RUN)  ## generate docs/reference.md, docs/topics.md, the client's t
 	@PYTHONPATH=. $(BIN)/python scripts/client_stub.py
 	@PYTHONPATH=. $(BIN)/python scripts/file_index.py
 	@PYTHONPATH=. $(BIN)/python scripts/deploy_page.py
+
+release: $(DEV)  ## wheel, sdist, SBOM and checksums of the commit that is checked out, into dist/; twice the same bytes
+	@PYTHONPATH=. $(BIN)/python -m scripts.release
+
+audit: $(DEV)  ## licences of all locked packages, and known vulnerabilities where an advisory service can be reached
+	@PYTHONPATH=. $(BIN)/python -m scripts.audit
 
 lock: $(DEV)  ## update the hash-locked requirements
 	@UV="$(BIN)/uv" scripts/lock

@@ -3,4 +3,4 @@
 Law of this package: it never imports `workers`, and the public web process never loads plugin code.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -18,6 +18,7 @@ import orjson
 from redis import Redis
 from redis.exceptions import RedisError
 
+from receiver import __version__
 from receiver.contract.intake import Delivery
 from receiver.inbox import keys
 from receiver.inbox.accept_batch import AcceptBatch, AcceptResult, empty_call
@@ -120,7 +121,7 @@ class Inbox:
         A receiver repeats it every second. `stopped` is its last report: nothing is added to the spool any more.
         """
         state = "stopped" if stopped else "receiving"
-        arguments: list[Argument] = [host, "null" if count is None else count, oldest, state]
+        arguments: list[Argument] = [host, "null" if count is None else count, oldest, state, __version__]
         script_runner.run(self._server, [ScriptCall("publish_spool", arguments)], replicas=replicas)
 
     # Workers

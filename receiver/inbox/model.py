@@ -26,6 +26,8 @@ UNDECLARED_MS = 15 * 1000
 every 5 s. Until then an event that no handler wants is not settled."""
 PLUGIN_FAULT_SECONDS = 20
 """A worker that cannot load a plugin repeats that every few seconds. It no longer counts this long after the last."""
+FIRST_VERSION = "0.1.0"
+"""The version of processes that do not report theirs."""
 EVENT_FIELDS = ("store", "topic", "delivery", "resource", "received", "occurred", "source", "data_path")
 _FIELD_NAMES = tuple(name.encode() for name in EVENT_FIELDS)
 

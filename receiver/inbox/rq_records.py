@@ -9,6 +9,7 @@ from typing import Any
 
 from redis import Redis
 
+from receiver import __version__
 from receiver.inbox import keys
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
@@ -18,6 +19,8 @@ WORKER_SECONDS = 20
 """Seconds after its last heartbeat for which a worker is shown."""
 CHILD_PROCESSES = "child_processes"
 """The field with the number of a worker's child processes. RQ has no such field."""
+OUR_MARK = "storehooks"
+"""The field that tells our workers from RQ's others, with their version; 0.1.0 wrote 1."""
 FAILED_JOB_SECONDS = 365 * 24 * 3600
 """RQ's default for failed jobs."""
 
@@ -25,7 +28,7 @@ FAILED_JOB_SECONDS = 365 * 24 * 3600
 def register_worker(client: Redis, name: str, queues: Sequence[str], fields: Mapping[str, Any]) -> None:
     """Show a worker to RQ's tools for WORKER_SECONDS, and remove killed workers from RQ's lists of our queues."""
     arguments: list[Argument] = [keys.RQ_WORKER + name, WORKER_SECONDS, len(queues), *map(keys.rq_queue, queues)]
-    for field, value in fields.items():
+    for field, value in {**fields, OUR_MARK: __version__}.items():
         arguments += (field, value)
     script_runner.run_one(client, "register", *arguments)
 

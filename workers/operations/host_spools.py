@@ -36,6 +36,8 @@ class Host:
     """The number now; None if it is not known."""
     oldest: datetime | None
     seen: datetime | None
+    version: str = ""
+    """The version of storehooks whose receiver has reported; empty if it is not known."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -44,6 +46,7 @@ class Host:
             "last_reported": UNKNOWN if self.reported is None else self.reported,
             "oldest": self.oldest and self.oldest.replace(microsecond=0),
             "last_seen": self.seen and self.seen.replace(microsecond=0),
+            "version": self.version,
         }
 
 
@@ -106,7 +109,7 @@ def choose_host(hosts: list[Host], name: str) -> Host:
 
 def _as_reported(name: str, spool: Spool) -> Host:
     spooled = None if spool.state == "silent" else spool.count
-    return Host(name, spool.state, spool.count, spooled, spool.oldest, spool.at)
+    return Host(name, spool.state, spool.count, spooled, spool.oldest, spool.at, spool.version)
 
 
 def _read_here(config: Config, reported: Host | None) -> Host | None:

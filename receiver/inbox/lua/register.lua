@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- register: show a worker to RQ's tools, as RQ does, and remove workers from RQ's lists that were killed.
 -- ARGV  1 the worker's key  2 how long it is shown (s)  3 how many queues, then these, as RQ calls them; then its fields
--- The field `storehooks` tells our workers from RQ workers of other programs, which may listen on our queues by mistake.
+-- One of the fields, `storehooks`, tells our workers from RQ workers of other programs, which may listen on our queues by mistake.
 -- Everything is written each time: after an outage the key has expired, and a reload may have changed the queues.
 local SLICE = 20 -- workers of a queue that are examined each time
 
@@ -26,7 +26,7 @@ return function()
   for queue in string.gmatch(redis.call('HGET', worker, 'queues') or '', '[^,]+') do
     redis.call('SREM', of_queue(queue), worker)
   end
-  redis.call('HSET', worker, 'storehooks', 1, unpack(ARGV, last + 1))
+  redis.call('HSET', worker, unpack(ARGV, last + 1))
   redis.call('EXPIRE', worker, ARGV[2])
   redis.call('SADD', 'rq:workers', worker)
   for at = 4, last do

@@ -14,7 +14,16 @@ from redis import Redis
 
 from receiver.contract.event import Event
 from receiver.inbox import keys
-from receiver.inbox.model import Declaration, from_ms, read_declarations, read_detail, read_event, to_number, unpack
+from receiver.inbox.model import (
+    FIRST_VERSION,
+    Declaration,
+    from_ms,
+    read_declarations,
+    read_detail,
+    read_event,
+    to_number,
+    unpack,
+)
 from receiver.inbox.outcomes import ENDED, RunState, RunStatus, status_of
 from receiver.inbox.queries.cursors import MAX_SCANNED
 from receiver.inbox.queries.damage import DAMAGED, DamagedRecord, as_text, read_each, read_numbers
@@ -73,6 +82,8 @@ class Spool:
     oldest: datetime | None
     at: datetime | None
     """None where the report is damaged, or of another version: what it says is not known."""
+    version: str = ""
+    """The version of storehooks that wrote it; empty where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -359,7 +370,8 @@ def _run(
 def _read_spool(text: bytes) -> Spool:
     """A report that cannot be read is that of a silent host: one entry must not hide the others."""
     try:
-        match orjson.loads(text):
+        report = orjson.loads(text)
+        match report:
             case {
                 "state": "receiving" | "stopped" as state,
                 "count": int() | None as count,
@@ -367,7 +379,8 @@ def _read_spool(text: bytes) -> Spool:
                 "at": int() | float() as at,
             }:
                 since = datetime.fromtimestamp(oldest, UTC) if oldest else None
-                return Spool(state, count, since, datetime.fromtimestamp(at, UTC))
+                version = str(report.get("version", FIRST_VERSION))
+                return Spool(state, count, since, datetime.fromtimestamp(at, UTC), version)
     except (ValueError, OverflowError, OSError):
         pass
     return Spool("silent", None, None, None)

@@ -12,16 +12,14 @@ from redis import Redis
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
 from receiver.inbox.leases import LEADS_FOR_MS
-from receiver.inbox.model import from_ms, to_number
+from receiver.inbox.model import FIRST_VERSION, from_ms, to_number
 from receiver.inbox.queries.damage import as_text, read_numbers
 from receiver.inbox.redis.connecting import server_ms
-from receiver.inbox.rq_records import CHILD_PROCESSES, WORKER_SECONDS
+from receiver.inbox.rq_records import CHILD_PROCESSES, OUR_MARK, WORKER_SECONDS
 
 SAMPLE = 20
 """Number of events whose memory use is measured."""
 EXAMPLES = 3
-OUR_MARK = "storehooks"
-"""The field that marks our workers among RQ's; see register.lua."""
 DAY = 86400.0
 
 
@@ -36,6 +34,8 @@ class Heartbeat:
     """Why it cannot load a plugin any more."""
     faulty_plugins: tuple[str, ...] = ()
     child_processes: int = 0
+    version: str = ""
+    """The version of storehooks that it runs."""
 
     @property
     def host(self) -> str:
@@ -80,6 +80,7 @@ class HealthQueries:
                 as_text(fault or b"").partition("\n")[2],
                 tuple(as_text(fault or b"").partition("\n")[0].split()),
                 to_number(children),
+                FIRST_VERSION if ours == b"1" else as_text(ours),
             )
             for name, ttl, (queues, at, ours, children), fault in zip(
                 names, replies[::3], replies[1::3], replies[2::3], strict=True

@@ -1,7 +1,8 @@
 """The format of our data in the server: written with the first data, and checked wherever the data is opened.
 
-An older and a newer version of storehooks would misread each other's data without an error. Today there is one format,
-and none is converted.
+Versions that read the same number can run side by side on one server. A version reads the formats OLDEST to FORMAT, and
+writes what the number in the server says: it does not raise it by being started, so that an upgrade can be undone. When
+the number must grow is in docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from receiver.inbox import keys
 from receiver.inbox.redis.server_faults import ServerFault, describe
 
 FORMAT = 1
-"""The same number is in lua/shared/call.lua."""
+"""The newest format that this version reads. It is written where there is no data yet."""
+OLDEST = 1
+"""The oldest that it reads."""
 UNNUMBERED = 0
 """Data from before formats had numbers."""
 _EARLIEST = 10**14
@@ -31,7 +34,7 @@ def format_fault(client: Redis, *, write: bool = False) -> ServerFault | None:
     if found is None and write:
         with suppress(RedisError):
             client.set(keys.FORMAT, FORMAT, nx=True)
-    if found in (None, str(FORMAT)):
+    if found is None or found in read_formats():
         return None
     server = f"the data in the Redis server at {describe(client)}"
     if not found.isdecimal():
@@ -39,16 +42,21 @@ def format_fault(client: Redis, *, write: bool = False) -> ServerFault | None:
             f"{server} has an unknown format, because the key {keys.FORMAT} is not a number",
             f"if the database is that of storehooks: redis-cli RENAME {keys.FORMAT} {keys.FORMAT}-damaged",
         )
-    data = f"{server} has format {found}"
-    if found == str(UNNUMBERED):
+    data, reads = f"{server} has format {found}", " to ".join(dict.fromkeys((str(OLDEST), str(FORMAT))))
+    if int(found) < OLDEST:
         return ServerFault(
-            f"{data}, and this version of storehooks reads format {FORMAT}",
+            f"{data}, and this version of storehooks reads format {reads}",
             "let the version that wrote it finish its work, then empty that database, or set another in [redis] url",
         )
     return ServerFault(
-        f"{data}, written by a newer version of storehooks, and this version reads format {FORMAT}",
+        f"{data}, written by a newer version of storehooks, and this version reads format {reads}",
         "upgrade storehooks on this host, or set another database in [redis] url",
     )
+
+
+def read_formats() -> tuple[str, ...]:
+    """The numbers that this version reads; the scripts check them too."""
+    return tuple(map(str, range(OLDEST, FORMAT + 1)))
 
 
 def is_format_error(error: RedisError) -> bool:

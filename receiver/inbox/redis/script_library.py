@@ -12,6 +12,8 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
+from receiver.inbox.redis.data_format import read_formats
+
 LIBRARY_PREFIX = "storehooks_"
 SHARED = (
     *(
@@ -57,7 +59,8 @@ def sources() -> dict[str, Source]:
 @cache
 def _shared() -> str:
     folder = resources.files("receiver.inbox") / "lua" / "shared"
-    return "".join((folder / f"{name}.lua").read_text() for name in SHARED)
+    formats = f"local READ_FORMATS = ' {' '.join(read_formats())} '\n"
+    return formats + "".join((folder / f"{name}.lua").read_text() for name in SHARED)
 
 
 def _source(text: str) -> Source:

@@ -15,6 +15,7 @@ from receiver.inbox.queries.failures import NOTICE, EndingFailures
 from receiver.inbox.queries.health import Heartbeat
 from workers.operations.doctor.facts import Facts, InboxFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
+from workers.operations.host_spools import Host
 from workers.operations.topic_names import SentName, Unsent, known_topics, sent_names, unsent
 from workers.plugins.validation_process import LOAD_SECONDS
 
@@ -183,8 +184,19 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
                 fix="start a `storehooks worker` whose config has that plugin",
             )
     yield from _plugin_faults(alive)
+    yield from _several_versions(alive, facts.inbox.hosts)
     hosts = {beat.host for beat in alive}
     yield ok("workers", f"{len(alive)} running on {counted(len(hosts), 'host')}")
+
+
+def _several_versions(alive: list[Heartbeat], receivers: tuple[Host, ...]) -> Iterator[Finding]:
+    """During an upgrade that is as it should be; afterwards a host was forgotten."""
+    running = {(beat.version, beat.host) for beat in alive}
+    running |= {(one.version, one.name) for one in receivers if one.state == "receiving" and one.version}
+    if len({version for version, _ in running}) > 1:
+        which = some([f"{version} on {host}" for version, host in sorted(running)])
+        text = f"several versions of storehooks are running: {which}"
+        yield warn("workers", text, fix="upgrade the remaining hosts; see docs/how-to/upgrading.md")
 
 
 def _other_workers(names: tuple[str, ...]) -> Iterator[Finding]:

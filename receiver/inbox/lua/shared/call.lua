@@ -114,12 +114,12 @@ end
 
 -- Raises an error if another version of storehooks has written the data in another format. Workers and housekeepers begin
 -- each heartbeat and round with a script that asks.
-local FORMAT = '1' -- see redis/data_format.py
+-- READ_FORMATS is written before this text: " 1 2 " are the formats that this version reads; see redis/data_format.py.
 local function require_format()
   local found = redis.pcall('GET', P .. 'format')
-  if not found or found == FORMAT then return end
+  if not found or (type(found) == 'string' and string.find(READ_FORMATS, ' ' .. found .. ' ', 1, true)) then return end
   error('FORMAT the data in the Redis server has format ' .. (type(found) == 'string' and found or '?') ..
-    ', and this version of storehooks reads format ' .. FORMAT .. '; upgrade storehooks on this host', 0)
+    ', and this version of storehooks reads format' .. string.sub(READ_FORMATS, 1, -2) .. '; upgrade storehooks on this host', 0)
 end
 
 -- The size of a key, by a command of its type; nil and the server's error if the key has another type.

@@ -128,3 +128,19 @@ def test_a_running_worker_and_housekeeper_leave_data_of_a_newer_version_alone(
     assert system.settled(event_id) == "settled"
     for name in ("worker", "housekeeper"):
         eventually(lambda name=name: "no longer refuses" in system.log(name), 20, what=f"the {name} says that it works")
+
+
+def test_a_version_that_reads_two_formats_works_on_both_and_does_not_raise_the_number(
+    make_system: Callable[..., System],
+) -> None:
+    """So it can run beside the version before it, and an upgrade can be undone."""
+    plugin = "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    pass\n"
+    system = make_system(plugin=plugin)
+    system.client.set(keys.FORMAT, FORMAT)
+    next_version = {"receiver.inbox.redis.data_format.FORMAT": FORMAT + 1}
+    system.start("web", "worker", "housekeeper", quicker=next_version)
+    assert system.settled(system.deliver()) == "settled"
+    assert system.client.get(keys.FORMAT) == str(FORMAT).encode()
+    system.client.set(keys.FORMAT, NEWER)
+    assert system.settled(system.deliver()) == "settled"
+    assert "has format" in system.refuse_to_start("web").stderr, "the older one"
