@@ -112,5 +112,14 @@ def test_the_wheel_works_in_an_empty_environment_without_a_checkout(release: dic
     run(*pip, "--no-deps", str(wheel))
     assert run(str(programs / "storehooks"), "--version") == f"storehooks, version {__version__}\n"
     run(str(programs / "storehooks"), "init")
+    move_ports(shop / "config.toml")
     said = run(str(programs / "storehooks"), "dev", "--events", "1")
     assert "hello" in said
+
+
+def move_ports(config: Path) -> None:
+    """Use ports that are free here, and let the console choose one."""
+    text = config.read_text()
+    web, sandbox = free_port(), free_port()
+    text = text.replace("127.0.0.1:8000", f"127.0.0.1:{web}").replace("127.0.0.1:8002", f"127.0.0.1:{sandbox}")
+    config.write_text(f'{text}\n[console]\nbind = "127.0.0.1:0"\n[sandbox]\nbind = "127.0.0.1:{sandbox}"\n')

@@ -143,4 +143,4 @@ def test_a_version_that_reads_two_formats_works_on_both_and_does_not_raise_the_n
     assert system.client.get(keys.FORMAT) == str(FORMAT).encode()
     system.client.set(keys.FORMAT, NEWER)
     assert system.settled(system.deliver()) == "settled"
-    assert "has format" in system.refuse_to_start("web").stderr, "the older one"
+    assert "has format" in system.refuse_to_start("worker").stderr, "the older one"
