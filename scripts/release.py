@@ -22,7 +22,7 @@ from typing import Any
 
 from scripts.locked_packages import ROOT, RUN, LockedPackage, licences, locked
 
-BUILD = "import sys, setuptools.build_meta as b; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
+BUILD = "import sys, setuptools.build_meta as b; into = sys.argv[1]; b.build_wheel(into); b.build_sdist(into)"
 
 
 def build(root: Path, into: Path) -> list[Path]:

@@ -135,8 +135,9 @@ Handlers and processes
     declared_since  string  When the first declaration was made at this server (ms), which may be new or emptied.
     plugin_fault:{worker}   string  The plugins that a worker cannot load any more, and below them why. Expires.
     leader          string  The housekeeper that does the work for all of them.
-    spools          hash    host:data_dir -> what waits in its spool, as JSON: state, count, oldest, at, version. A receiver
-                            that stops with an empty spool removes its field; one that is silent may have more than count.
+    spools          hash    host:data_dir -> what waits in its spool, as JSON: state, count, oldest, at, version.
+                            A receiver that stops with an empty spool removes its field; one that is silent may have
+                            more than count.
     refusals        hash    host:data_dir -> the sum of the refused deliveries that it stores, as JSON; see
                             host_refusals.py.
     history_place   string  "id host:data_dir": the directory with the past events, and its host. Only with SQLite.

@@ -15,6 +15,7 @@ import pytest
 
 from receiver import __version__
 from scripts.locked_packages import RUN, licences, locked
+from tests.support.harness import free_port
 from tests.support.programs import ROOT
 
 pytestmark = pytest.mark.full
