@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageMetadata, PackageNotFoundError, metadata
 from pathlib import Path
 
-from scripts.locked_packages import LICENCES, LOCKS, ROOT, all_locked, allowed, licences
+from scripts.locked_packages import LICENCES, LOCKS, ROOT, RUN, all_locked, allowed, licences, locked
 
 PIP_AUDIT = "pip-audit==2.10.1"
 COMMAND = (str(Path(sys.executable).parent / "uv"), "tool", "run", "--from", PIP_AUDIT, "pip-audit")
@@ -30,10 +30,10 @@ UNREACHABLE = re.compile(
 
 def licence_faults(root: Path = ROOT, installed: Mapping[str, str] | None = None) -> Iterator[str]:
     """A sentence for each locked package whose licence is not known, not allowed, or another one than is listed."""
-    listed, fine = licences(root), allowed(root)
-    packages = all_locked(root)
+    listed, packages = licences(root), all_locked(root)
+    shipped = {one.name for one in locked(root / RUN)}
     for one in packages:
-        licence = listed.get(one.name)
+        licence, fine = listed.get(one.name), allowed(root, outside_of_run=one.name not in shipped)
         if licence is None:
             yield f"{one.name} {one.version}: unknown licence; read it, then add the package to {LICENCES}"
         elif unfit := sorted(set(words_of(licence)) - fine) if not _has_choice(licence, fine) else []:

@@ -50,8 +50,10 @@ def licences(root: Path = ROOT) -> dict[str, str]:
     return dict(tomllib.loads((root / LICENCES).read_text())["licences"])
 
 
-def allowed(root: Path = ROOT) -> set[str]:
-    return set(tomllib.loads((root / LICENCES).read_text())["allowed"])
+def allowed(root: Path = ROOT, *, outside_of_run: bool) -> set[str]:
+    """The licences that a package may have; more for one that is not installed with storehooks."""
+    lists = tomllib.loads((root / LICENCES).read_text())
+    return {*lists["allowed"], *(lists["allowed_outside_of_run"] if outside_of_run else ())}
 
 
 def normal(name: str) -> str:

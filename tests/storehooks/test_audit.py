@@ -56,6 +56,7 @@ def test_a_package_without_a_listed_licence_is_refused(copy: Path) -> None:
     ("licence", "is_refused"),
     [
         ("AGPL-3.0-only", True),
+        ("LGPL-3.0-only", True),
         ("MIT AND AGPL-3.0-only", True),
         ("MIT OR AGPL-3.0-only", False),
         ("MIT AND (AGPL-3.0-only OR BSD-3-Clause)", True),
