@@ -16,6 +16,7 @@ socket. Only processes started here are stopped here. The product does not impor
     fill_inbox         fills an inbox with events
     receivers          the receivers that are compared
     queue_workers      the workers that are compared
+    scaling            what one event costs, for docs/scaling.md: `python -m benchmarks.scaling`
     plots, performance_page   the results as plots and in docs/performance.md
     peers/             the alternatives, written as their documentation recommends
 """

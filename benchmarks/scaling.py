@@ -40,7 +40,7 @@ HANDLER = """
 def handle_{number}(event, ctx):
     {wait}run_counter.count_run()
 """
-HEAD = ("handlers", "Redis us", "worker us", "children us", "bytes open", "bytes settled", "Redis max/s",
+HEAD = ("handlers", "Redis us", "worker us", "children us", "bytes accepted", "bytes settled", "Redis max/s",
         "worker max/s", "first limit")  # fmt: skip
 
 

@@ -33,6 +33,7 @@ BY_PAGE = {
     ("docs/logs.md", "json"): "test_logs_page.py",
     ("docs/operating/alerts.md", "json"): "../workers/runtime/test_alerts.py",
     ("docs/operating/console.md", "nginx"): "test_deploy_pages.py",
+    ("docs/scaling.md", "nginx"): "test_scaling_page.py",
     ("docs/operating/metrics.md", "yaml"): "../workers/console/test_metrics.py",
     ("docs/history.md", "sql"): "test_history_page.py",
     ("docs/history.md", "sqlite"): "test_history_page.py",

@@ -49,7 +49,7 @@ class Sender:
             event_id = json.loads(body)["id"] if 200 <= status < 300 else "-"
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             status, why = NO_ANSWER, type(error).__name__
-        self._log.write(f"{sent:.3f} {time.time():.3f} {store.name} {status} {event_id} {why}\n")
+        self._log.write(f"{sent:.4f} {time.time():.4f} {store.name} {status} {event_id} {why}\n")
 
     async def _post(self, store: Store, delivery_id: str) -> tuple[int, bytes]:
         reader, writer = await self._connection()

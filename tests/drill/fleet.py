@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -46,11 +46,12 @@ plugins = ["{plugin}"]
 processes = {processes}
 child_processes = 2
 drain = "10s"
-[stores.north]
-signing_secrets = ["{north}"]
-[stores.south]
-signing_secrets = ["{south}"]
 """
+STORE = """
+[stores.{name}]
+signing_secrets = ["{secret}"]
+"""
+STORES = {"north": SECRET, "south": OTHER_SECRET}
 PLUGIN = """
 import os, random, time
 from storehooks import Router
@@ -159,9 +160,9 @@ class Fleet:
         programs: Path = CURRENT,
         processes: Sequence[int] = PROCESSES,
         plugin: str = PLUGIN,
-        more: str = "",
+        stores: Mapping[str, str] = STORES,
     ) -> None:
-        """`redis` has the lines of `[redis]` of each host."""
+        """`redis` has the lines of `[redis]` of each host; `stores` their names and secrets."""
         self.folder = folder
         self.effects = folder / "effects.log"
         self.plugin = folder / "shop.py"
@@ -179,10 +180,9 @@ class Fleet:
                 front=self.front.port,
                 plugin=self.plugin,
                 processes=number,
-                north=SECRET,
-                south=OTHER_SECRET,
             )
-            host.config_file.write_text(text + more)
+            text += "".join(STORE.format(name=name, secret=secret) for name, secret in stores.items())
+            host.config_file.write_text(text)
             host.config_file.chmod(0o600)
         self.client: Redis = connect_to(self.hosts[0].config.redis, timeout=5.0)
         self.ledger = EventQueries(self.client)

@@ -11,6 +11,7 @@ from receiver.inbox.redis.connecting import socket_path
 from tests.drill.fleet import CURRENT, Doctor, Fleet
 from tests.support.harness import Server, own_server
 from tests.support.proxy import Proxy
+from tests.support.releases import installed
 from tests.support.sentinels import NAME, Sentinels
 
 OLD = "0.1.0"
@@ -65,8 +66,6 @@ def behind_a_proxy(folder: Path) -> Iterator[Installation]:
 @contextmanager
 def of_release(folder: Path) -> Iterator[Installation]:
     """Of release 0.1, with the packages that it was locked to."""
-    from tests.support.releases import installed
-
     with on_one_server(folder, programs=installed(OLD)) as found:
         yield found
 
