@@ -45,8 +45,10 @@ class Views:
         return as_response(self._admission.answer(admitted, stored))
 
     def readyz(self) -> Response:
-        """Whether a delivery can be stored now, and where."""
+        """Whether a delivery can be stored now, and where. With `?strict=1` only Redis counts, and not the spool."""
         ready = self._storage.readiness()
+        if ready is not None and ready.stores_in != "redis" and request.args.get("strict") == "1":
+            return as_response(unavailable("Redis cannot store a delivery now; the spool can."))
         if ready is None:
             return as_response(unavailable("Neither Redis nor the spool can store a delivery."))
         return as_response(json_answer({"status": "ready", **ready._asdict()}))

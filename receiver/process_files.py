@@ -3,7 +3,8 @@
 The lock says that the process still runs: the kernel releases it however the process ends. These are POSIX locks,
 which a forked child does not inherit. The kernel also reports the process id of the holder, as this process sees it:
 0 or less for a process on another host or in another container. The id inside the file is only for people who read it;
-the line after it is the address that the process listens on, if it is a server.
+the line after it is the address that the process listens on, if it is a server. A worker shows that it responds by the
+time at which its file was last changed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import fcntl
 import os
 import secrets
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,6 +48,14 @@ class ProcessFile:
     """What it listens on, such as 0.0.0.0:5000; empty for a process that is no server."""
 
     @property
+    def silent_for(self) -> float:
+        """Seconds since it last showed life. A clock that was set back counts as silence until the next sign."""
+        try:
+            return abs(time.time() - self.path.stat().st_mtime)
+        except FileNotFoundError:  # it has ended
+            return float("inf")
+
+    @property
     def is_held(self) -> bool:
         """Whether the same process still holds it. Its id is then not reused."""
         return _holder(self.path) == self.pid
@@ -70,6 +80,14 @@ def hold(data_dir: Path, role: str, *, address: str = "") -> None:
         logs.get("processes").warning(
             "no process file; `storehooks stores add` and `remove` cannot reload this process", why=str(error)
         )
+
+
+def show_life(data_dir: Path, role: str) -> None:
+    """Let others see by the file of this process that it responds."""
+    descriptor = _held_here.get((data_dir.resolve() / FOLDER, role, os.getpid()), -1)
+    with suppress(OSError):  # a disk that is read-only by now; then others see silence
+        if descriptor >= 0:
+            os.utime(descriptor)
 
 
 def hold_alone(data_dir: Path, role: str) -> None:

@@ -1,20 +1,25 @@
-"""Helpers for processes: commands, children that end with their parent, orphans, signals in a loop, what is due."""
+"""Helpers for processes: commands, children that end with their parent, their signs of life, orphans, signals in a
+loop, what is due."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_TIME = struct.Struct("d")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -93,6 +98,35 @@ def wait_for_exit(pidfd: int, seconds: float | None) -> bool:
 def describe_exit(code: int) -> str:
     """How a process ended, as text; `code` is as in `subprocess`."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+class SignOfLife:
+    """When a child process last showed life, in memory that it shares with its parent. Make it before the fork."""
+
+    _own: ClassVar[list[SignOfLife]] = []
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _TIME.size)
+
+    def adopt(self) -> None:
+        """In the child: `show_life` writes here from now on."""
+        SignOfLife._own[:] = [self]
+
+    @staticmethod
+    def show() -> None:
+        """In the child: it responds now. Without a parent that looks at it, this does nothing."""
+        for own in SignOfLife._own:
+            _TIME.pack_into(own._memory, 0, time.monotonic())
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds; 0 for a process that has not shown life yet, which may take long to start."""
+        last = float(_TIME.unpack_from(self._memory)[0])
+        return time.monotonic() - last if last else 0.0
+
+    @property
+    def was_shown(self) -> bool:
+        return bool(_TIME.unpack_from(self._memory)[0])
 
 
 class Signals:

@@ -8,7 +8,7 @@ on each other, and `errors` has the messages.
 """
 
 from receiver.config.config import Config
-from receiver.config.loading import EXAMPLE, load, load_from_environment
+from receiver.config.loading import EXAMPLE, data_dir_from_environment, load, load_from_environment
 from receiver.config.values import SANDBOX_SECRET
 
-__all__ = ["EXAMPLE", "SANDBOX_SECRET", "Config", "load", "load_from_environment"]
+__all__ = ["EXAMPLE", "SANDBOX_SECRET", "Config", "data_dir_from_environment", "load", "load_from_environment"]

@@ -13,7 +13,7 @@ from receiver.contract.signing.presets.generic import STANDARD_WEBHOOKS
 _SHARE = re.compile(r"(\d{1,3})\s*%")
 
 
-def _parse_share(value: Any) -> float:
+def parse_share(value: Any) -> float:
     if value == "off":
         return 0.0
     if isinstance(value, str) and (match := _SHARE.fullmatch(value.strip())):
@@ -38,7 +38,7 @@ def _check_secret(value: SecretStr) -> SecretStr:
     return value
 
 
-Share = Annotated[float, BeforeValidator(_parse_share)]
+Share = Annotated[float, BeforeValidator(parse_share)]
 SecretUrl = Annotated[SecretStr, AfterValidator(_check_secret_url)]
 """The URL of a channel: who has it can write there."""
 

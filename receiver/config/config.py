@@ -52,7 +52,7 @@ class Config(FileSettings):
 
     @property
     def data_dir_set_by(self) -> str:
-        return str(self._places.get(("redis", "data_dir")) or "its default")
+        return str(self._places.get(("redis", "data_dir")) or "default")
 
     @property
     def known_stores(self) -> Mapping[str, Store]:
@@ -72,6 +72,10 @@ class Config(FileSettings):
     def place(self, *key: str | int) -> Place | None:
         """Return the file and line of the value at `key`, or of the nearest table above it."""
         return self._places.nearest(key)
+
+    def place_of_value(self, *key: str | int) -> Place | None:
+        """The same, of exactly this value; None where a table above it is set as a whole, or nothing."""
+        return self._places.get(key)
 
     def scheme_table(self, store: str) -> str:
         """Where the keys of a store's scheme are set: its table, or for a preset a new one that extends it."""

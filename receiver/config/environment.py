@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from receiver.config.errors import did_you_mean, known_keys
@@ -46,9 +47,18 @@ def read_environment(environ: Mapping[str, str], places: Places) -> dict[str, An
     return values
 
 
+def sets_keys(environ: Mapping[str, str]) -> bool:
+    """Whether a variable STOREHOOKS_... sets a key, so that there may be no config file."""
+    return any(map(_is_setting, environ, environ.values()))
+
+
+def _is_setting(name: str, value: str) -> bool:
+    return name.startswith(ENV_PREFIX) and name not in _NOT_SETTINGS and not _is_service_link(name, value)
+
+
 def _record_places(environ: Mapping[str, str], places: Places) -> None:
     for name, value in environ.items():
-        if name.startswith(ENV_PREFIX) and name not in _NOT_SETTINGS and not _is_service_link(name, value):
+        if _is_setting(name, value):
             key = tuple(step.lower() for step in name.removeprefix(ENV_PREFIX).split("__"))
             if key[0] not in FileSettings.model_fields:
                 tables = FileSettings.model_fields
@@ -75,6 +85,13 @@ class _EnvironmentSource(EnvSettingsSource):
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         super().__init__(FileSettings)
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """Lists and tables are written as JSON. Any other text is the key's own, as in a file: "48h, 64MB"."""
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
 
     def _load_env_vars(self) -> Mapping[str, str | None]:
         return {name.lower(): value for name, value in self._environ.items() if value != ""}

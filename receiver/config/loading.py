@@ -10,17 +10,20 @@ from typing import Any
 
 from receiver.config.config import Config
 from receiver.config.data_dir import find_data_dir
-from receiver.config.environment import read_environment
+from receiver.config.environment import read_environment, sets_keys
 from receiver.config.references import find_references, resolve
 from receiver.config.settings import FileSettings
-from receiver.config.source_files import Places, merge, read_file
+from receiver.config.source_files import Place, Places, merge, read_file
 from receiver.contract.errors import ConfigError
 
 EXAMPLE = "config.example.toml"
 
 
-def find_config_file(explicit: str | None, environ: Mapping[str, str]) -> Path:
-    """Return --config, $STOREHOOKS_CONFIG or ./config.toml, whichever is set first; in a checkout, the example."""
+def find_config_file(explicit: str | None, environ: Mapping[str, str]) -> Path | None:
+    """Return --config, $STOREHOOKS_CONFIG or ./config.toml, whichever is set first; in a checkout, the example.
+
+    None if there is no file and variables have the config.
+    """
     for name in (explicit, environ.get("STOREHOOKS_CONFIG")):
         if name:
             if not Path(name).is_file():
@@ -29,8 +32,11 @@ def find_config_file(explicit: str | None, environ: Mapping[str, str]) -> Path:
     for name in ("config.toml", EXAMPLE):
         if Path(name).is_file():
             return Path(name)
+    if sets_keys(environ):
+        return None
     raise ConfigError(
-        "no config file found: tried --config, $STOREHOOKS_CONFIG and ./config.toml; `storehooks init` writes one"
+        "no config file found: tried --config, $STOREHOOKS_CONFIG and ./config.toml; `storehooks init` writes one. "
+        "Without a file, set keys by variables such as STOREHOOKS_REDIS__URL"
     )
 
 
@@ -39,6 +45,16 @@ def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = N
 
     `also` is one more file, read after the others: `stores add` validates a new file before it moves it into place.
     """
+    values, places = _read(path, environ, also)
+    _apply_store_defaults(values)
+    references = frozenset(find_references(values))
+    resolved = resolve(values, (), base=path.parent if path else Path(), environ=environ, places=places)
+    _find_data_dir(resolved, places, path, environ)
+    return Config.build(resolved, path=path, places=places, references=references)
+
+
+def _read(path: Path | None, environ: Mapping[str, str], also: Path | None = None) -> tuple[dict[str, Any], Places]:
+    """The merged values, not validated, and the place of each."""
     values: dict[str, Any] = {}
     places = Places()
     if path is not None:
@@ -48,11 +64,15 @@ def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = N
     if also is not None:
         read_file(also, into=values, places=places)
     merge(values, read_environment(environ, places))
-    _apply_store_defaults(values)
-    references = frozenset(find_references(values))
-    resolved = resolve(values, (), base=path.parent if path else Path(), environ=environ, places=places)
-    _find_data_dir(resolved, places, path, environ)
-    return Config.build(resolved, path=path, places=places, references=references)
+    return values, places
+
+
+def data_dir_from_environment(explicit: str | None = None) -> Path:
+    """Only the data directory. A mistake elsewhere in the config, or a missing secret, does not matter for it."""
+    path = find_config_file(explicit, os.environ)
+    values, places = _read(path, os.environ)
+    _find_data_dir(values, places, path, os.environ)
+    return Path(values["redis"]["data_dir"]).absolute()
 
 
 def load_from_environment(explicit: str | None = None) -> Config:
@@ -78,8 +98,7 @@ def _find_data_dir(values: dict[str, Any], places: Places, path: Path | None, en
     if isinstance(given, str):  # else it is refused, with its place
         found, place = find_data_dir(given, places.get(key), config_file=path, environ=environ)
         redis["data_dir"] = str(found)
-        if place is not None:
-            places[key] = place
+        places[key] = place or Place("default")
 
 
 def _apply_store_defaults(values: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from base64 import b64decode
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_network
 from typing import Annotated, Any, NamedTuple
@@ -15,10 +16,10 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, PlainValidator, SecretStr
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KB|MB|GB)", re.IGNORECASE)
-_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)")
+_SECONDS = {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KB|MB|GB|)", re.IGNORECASE)
+_BYTES = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h|d)")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _MIN_BOUND_BYTES = 1 << 20
@@ -41,7 +42,7 @@ CLOSED = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def parse_duration(value: Any) -> float:
-    """Return seconds for `"7d"`, `"1.5h"`, `"250ms"` or a plain number of seconds."""
+    """Return seconds for `"7d"`, `"1.5h"`, `"250ms"` or a plain number of seconds, which a variable has as text."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return float(value)
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
@@ -260,6 +261,16 @@ HeaderValue = Annotated[str, AfterValidator(_check_header_value)]
 Names = Annotated[tuple[str, ...] | None, BeforeValidator(as_tuple)]
 
 
+@dataclass(frozen=True)
+class DurationOrWord:
+    """Parses a duration, or a word, which is read as 0."""
+
+    word: str
+
+    def __call__(self, value: Any) -> float:
+        return 0.0 if value == self.word else parse_duration(value)
+
+
 def duration_or(word: str) -> BeforeValidator:
     """A duration, or `word`, which is read as 0: `"off"` or `"keep"`."""
-    return BeforeValidator(lambda value: 0.0 if value == word else parse_duration(value))
+    return BeforeValidator(DurationOrWord(word))

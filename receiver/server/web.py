@@ -16,11 +16,13 @@ from typing import Any
 
 from flask import Flask
 from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
 
 from receiver import logs
 from receiver.app import create_app
 from receiver.config import Config, load_from_environment
+from receiver.config.reloading import adopt
 from receiver.contract.errors import ServerUnreachable, StorehooksError
 from receiver.delivery.drain import sign_off
 from receiver.delivery.pipeline import DeliveryPipeline, start_pipeline
@@ -28,6 +30,7 @@ from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from receiver.process_files import hold
 from receiver.server.loop_worker import LoopWorker
+from receiver.service_manager import ServiceManager
 from receiver.spool import EVENTS_FORMAT, REFUSED_FILE, REFUSED_FORMAT, check_format, events_files
 from receiver.start_checks import prepare_data_dir, require_free_port
 
@@ -37,13 +40,38 @@ DESCRIPTORS = 8192
 IN_MEMORY = "/dev/shm"  # noqa: S108  gunicorn creates an unnamed file there
 
 
+class Master(Arbiter):
+    """gunicorn's master process. It ends workers that hang, so while its loop runs the service is alive."""
+
+    def __init__(self, app: WebServer) -> None:
+        self._manager = app.manager
+        super().__init__(app)
+
+    def start(self) -> None:
+        super().start()
+        self._manager.ready()
+
+    def reload(self) -> None:
+        self._manager.reloading()
+        super().reload()
+        self._manager.ready()
+
+    def murder_workers(self) -> None:
+        super().murder_workers()
+        self._manager.alive()
+
+    def stop(self, graceful: bool = True) -> None:
+        self._manager.stopping()
+        super().stop(graceful)
+
+
 class WebServer(BaseApplication):
     """gunicorn, set up from our config instead of its command line."""
 
     pipeline: DeliveryPipeline
 
-    def __init__(self, config: Config, explicit: str | None) -> None:
-        self.config = config
+    def __init__(self, config: Config, explicit: str | None, manager: ServiceManager) -> None:
+        self.config, self.manager = config, manager
         self._explicit = explicit
         self._started = False
         super().__init__()
@@ -65,13 +93,14 @@ class WebServer(BaseApplication):
         self.pipeline = start_pipeline(self.config)
         return create_app(self.pipeline, max_body=self.config.receiver.max_body)
 
+    def run(self) -> None:
+        Master(self).run()
+
     def _reload(self) -> Config:
         try:
-            config = load_from_environment(self._explicit)
-            if config.redis != self.config.redis:
-                # The workers keep their server too. And what waits in the spool is in the old data_dir.
-                logs.get("receiver").warning("[redis] has changed; restart `storehooks web` to use it")
-                config = config.model_copy(update={"redis": self.config.redis})
+            config, left = adopt(self.config, load_from_environment(self._explicit))
+            if left:
+                logs.get("receiver").warning("[redis] has changed; restart `storehooks web` to use it", keys=left)
             check_change(self.config, config)
         except StorehooksError as error:
             logs.get("receiver").error("config refused, the old one stays", why=error.logged)
@@ -174,6 +203,7 @@ def main() -> int:
     logs.setup("web")
     allow_more_descriptors()
     os.umask(0o077)  # what it stores is for no other user
+    manager = ServiceManager(os.environ)
     try:
         config = load_from_environment(explicit)
         prepare_data_dir(config.data_dir, set_by=config.data_dir_set_by)
@@ -185,7 +215,7 @@ def main() -> int:
     except StorehooksError as error:
         print(f"storehooks web: {error}", file=sys.stderr)
         return 2
-    WebServer(config, explicit).run()
+    WebServer(config, explicit, manager).run()
     return 0
 
 

@@ -19,7 +19,13 @@ from tests.support.programs import ROOT
 PAGE = (ROOT / "docs/architecture.md").read_text()
 MAP_AND_WORDS = PAGE.split("## Every file")[0] + (ROOT / "docs/glossary.md").read_text()
 PACKAGES = ("receiver", "workers", "storehooks")
-SHARED = ("receiver.logs", "receiver.start_checks", "receiver.process_files", "workers.processes")
+SHARED = (
+    "receiver.logs",
+    "receiver.start_checks",
+    "receiver.process_files",
+    "receiver.service_manager",
+    "workers.processes",
+)
 EDGE = ("receiver.app", "receiver.server", "receiver.delivery")
 FLASK_ROOMS = ("workers.console", "workers.storeapi.sandbox")
 PURE_ROOMS = {"receiver.contract": ("flask", "redis", "rq", "gunicorn", "socket", "sqlite3", "pydantic")}

@@ -44,6 +44,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Look": {
         "doctor": ("doctor", "Check config, server, plugins, workers and stores."),
+        "config": ("effective_config", "Show the config in use, and where each value is set."),
         "stats": ("stats", "Show event counts."),
         "size": ("size", "Show the memory, disk and processes that events need."),
         "topics": ("topics", "List the event names that stores send, and their handlers."),

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import click
 
-from workers.cli.options import Command, load_config
+from receiver.config import data_dir_from_environment
+from receiver.process_files import held
+from workers.cli.options import Command, given_config, load_config
+from workers.cli.output import echo
 from workers.processes import python_command
+
+SILENT_SECONDS = 10.0
+"""The supervisor shows life each second, until a process of its own has not responded for 15 s."""
 
 
 @click.command(cls=Command)
@@ -18,9 +25,27 @@ def web() -> None:
 
 
 @click.command(cls=Command)
-def worker() -> None:
+@click.option("--check", is_flag=True, help="Run nothing; exit 1 unless the workers on this host respond.")
+def worker(check: bool) -> None:
     """Run the workers and their housekeeper."""
-    replace_process("workers")
+    if check:
+        fault = workers_fault(data_dir_from_environment(given_config() or None))
+        echo(fault or "ok", err=bool(fault))
+        click.get_current_context().exit(1 if fault else 0)
+    else:
+        replace_process("workers")
+
+
+def workers_fault(data_dir: Path) -> str:
+    """Why the workers of this host do not work; empty if they respond. It asks neither Redis nor the network: while
+    Redis is away, a restart would not help."""
+    found = [file for file in held(data_dir) if file.role == "worker"]
+    if not found:
+        return f"no worker on this host uses {data_dir}; `storehooks worker` starts one"
+    silent = [file for file in found if file.silent_for > SILENT_SECONDS]
+    if not silent:
+        return ""
+    return f"the worker with process id {silent[0].pid}, or a process that it has started, does not respond; restart it"
 
 
 def replace_process(module: str) -> None:

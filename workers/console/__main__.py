@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from redis.exceptions import RedisError
@@ -12,6 +13,7 @@ from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox import connect_to
 from receiver.process_files import hold
+from receiver.service_manager import ServiceManager
 from receiver.start_checks import prepare_data_dir, require_free_port
 from workers.console import findings_process
 from workers.console.access import has_password, new_link, require_safe
@@ -20,6 +22,7 @@ from workers.processes import begin_start, reap_orphans_if_first
 from workers.runtime.supervisor import Program, Supervisor
 
 STOP_SECONDS = 8.0
+WEB = "console web"
 
 log = logs.get("console")
 
@@ -32,6 +35,7 @@ def main() -> int:
     begin_start()
     reap_orphans_if_first()
     logs.setup("console")
+    manager = ServiceManager(os.environ)
     try:
         config = load_from_environment(arguments.config)
         require_safe(config.console)
@@ -42,19 +46,41 @@ def main() -> int:
         return 2
     if not arguments.no_link:
         print(f"console  {_address(config)}", flush=True)
-    run(config)
+    run(config, manager)
     return 0
 
 
-def run(config: Config) -> None:
+def run(config: Config, manager: ServiceManager) -> None:
     findings_process.remove_findings(config.data_dir)
     supervisor = Supervisor(report=log.warning, stop_seconds=STOP_SECONDS)
+    service = ConsoleService(supervisor, manager)
     hold(config.data_dir, "console")  # from here on HUP is handled
-    supervisor.start(Program("console web", call=lambda: ConsoleServer(config).serve()))
+    supervisor.start(Program(WEB, call=lambda: ConsoleServer(config).serve()))
     supervisor.start(Program("findings", call=lambda: findings_process.run(config.data_dir, config.path)))
-    supervisor.run()
+    supervisor.run(every=service.watch)
+    manager.stopping()
     supervisor.stop_children()
     findings_process.remove_findings(config.data_dir)
+
+
+class ConsoleService:
+    """What the service manager is told: ready once the web process listens, and again after a reload."""
+
+    def __init__(self, supervisor: Supervisor, manager: ServiceManager) -> None:
+        self._supervisor, self._manager = supervisor, manager
+        self._is_ready = False
+        supervisor.on_hup(self._reload)
+
+    def _reload(self) -> None:
+        """The web process answers all the time: it is done as soon as it is asked."""
+        self._manager.reloading()
+        self._is_ready = False
+
+    def watch(self) -> None:
+        if not self._is_ready and self._supervisor.has_shown_life(WEB):
+            self._is_ready = True
+            self._manager.ready()
+        self._manager.alive()
 
 
 def _address(config: Config) -> str:

@@ -11,9 +11,10 @@ from gunicorn.app.base import BaseApplication
 
 from receiver import logs
 from receiver.config import Config, load_from_environment
+from receiver.config.reloading import adopt
 from receiver.contract.errors import StorehooksError
 from workers.console.access import require_safe
-from workers.processes import die_with_parent
+from workers.processes import SignOfLife, die_with_parent
 
 THREADS = 8
 
@@ -46,7 +47,7 @@ class ConsoleServer(BaseApplication):
             "loglevel": "warning",
             "control_socket_disable": True,
             "proc_name": "storehooks console",
-            "when_ready": lambda _server: _take_hup(),
+            "when_ready": lambda _server: _begin(),
             "post_fork": lambda _server, _worker: die_with_parent(parent),
         }
         for name, value in settings.items():
@@ -68,14 +69,18 @@ class ConsoleServer(BaseApplication):
     def _reload(self) -> None:
         """A bad config is refused, and the old one stays."""
         try:
-            config = load_from_environment(str(self._config.path) if self._config.path else None)
+            path = str(self._config.path) if self._config.path else None
+            config, left = adopt(self._config, load_from_environment(path))
             require_safe(config.console)
         except StorehooksError as error:
             log.error("config refused, the old one stays", why=str(error))
             return
+        if left:
+            log.warning("[redis] has changed; restart `storehooks console` to use it", keys=left)
         self._config = config
 
 
-def _take_hup() -> None:
-    """The supervisor has blocked it until there is a handler."""
+def _begin() -> None:
+    """It listens. The supervisor has blocked HUP until there is a handler."""
+    SignOfLife.show()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})

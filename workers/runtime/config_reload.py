@@ -42,6 +42,10 @@ class ConfigReload:
         self.faulty: list[str] = []
         """The plugins that child processes could not load."""
 
+    @property
+    def is_under_way(self) -> bool:
+        return self._validation is not None
+
     def begin(self) -> None:
         """Begin a reload, or have it follow the one that is under way."""
         self._reload_follows = self._validation is not None

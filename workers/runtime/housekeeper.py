@@ -19,12 +19,13 @@ from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.config import Config, load_from_environment
+from receiver.config.reloading import adopt
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Housekeeping, connect_to
 from receiver.inbox.housekeeping import TICK_SLICE
 from receiver.inbox.known_data import KnownData
 from receiver.inbox.leases import LEADS_FOR_MS, LEASE_MS
-from workers.processes import Schedule, Signals, begin_start
+from workers.processes import Schedule, Signals, SignOfLife, begin_start
 from workers.runtime import maintenance
 from workers.runtime.failure_log import log_failed_runs
 from workers.runtime.server_outage import ServerOutage, wait_for_server
@@ -72,6 +73,7 @@ class Housekeeper:
             if leads:
                 self._tick()
                 for task, every in MAINTENANCE:
+                    SignOfLife.show()
                     if self._schedule.due(task.__name__, every):
                         task(self.housekeeping, self._config)
                 if self._schedule.due("alerts", maintenance.ALERTS_EVERY):
@@ -86,7 +88,7 @@ class Housekeeper:
     def reload_config(self, explicit: str | None) -> None:
         """Read the config again, on HUP. A bad config is refused, and the old one stays."""
         try:
-            self._config = load_from_environment(explicit)
+            self._config, _ = adopt(self._config, load_from_environment(explicit))  # the supervisor logs the rest
         except StorehooksError as error:
             log.error("config refused, the old one stays", why=error.logged)
 
@@ -166,6 +168,7 @@ def run(explicit: str | None) -> int:
             signals.seen.remove(signal.SIGHUP)
             housekeeper.reload_config(explicit)
             housekeeper.start_threads()
+        SignOfLife.show()
         housekeeper.round()
         signals.wait(TICK_EVERY)
     housekeeper.stop()

@@ -6,6 +6,7 @@ A process that starts meanwhile waits.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import structlog
 from redis.exceptions import RedisError, ResponseError
@@ -16,6 +17,7 @@ from receiver.contract.errors import ServerUnreachable
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
 from receiver.inbox.redis.server_faults import reason_of
+from workers.processes import SignOfLife
 
 TRY_EVERY = 0.5
 QUIET_SECONDS = 10.0
@@ -23,14 +25,22 @@ QUIET_SECONDS = 10.0
 
 
 def wait_for_server(
-    redis: RedisSettings, logger: structlog.stdlib.BoundLogger, *, waits_for_wake_ups: bool = True
+    redis: RedisSettings,
+    logger: structlog.stdlib.BoundLogger,
+    *,
+    waits_for_wake_ups: bool = True,
+    show_life: Callable[[], None] = SignOfLife.show,
 ) -> None:
-    """Return when the server can be used. Raises ServerUnusable if it cannot be used before something is corrected."""
+    """Return when the server can be used. Raises ServerUnusable if it cannot be used before something is corrected.
+
+    `show_life` is called meanwhile: a process that waits is not hung.
+    """
     outage = logs.OutageLog(
         logger, begins="the Redis server cannot be used yet; waiting for it", ends="the Redis server can be used"
     )
     with connect_to(redis, timeout=2.0) as client:
         while True:
+            show_life()
             try:
                 check(client, ack=redis.ack, waits=waits_for_wake_ups)
                 return outage.worked()

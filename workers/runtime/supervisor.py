@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from receiver.config import Config
-from workers.processes import Signals, describe_exit, isolate_child, name_process, wait_for_exit
+from workers.processes import Signals, SignOfLife, describe_exit, isolate_child, name_process, wait_for_exit
 
 STEADY_SECONDS = 5.0
 """A process that ran this long is restarted without a pause."""
@@ -45,6 +45,7 @@ class _Child:
     pidfd: int
     started: float
     restarts: int
+    sign: SignOfLife
     kill_at: float | None = None
     """It was asked to end and is not restarted; when it is killed if it has not ended."""
     is_replaced: bool = False
@@ -79,15 +80,22 @@ class Supervisor:
 
     def start(self, program: Program, restarts: int = 0) -> None:
         sys.stdout.flush()
-        parent = os.getpid()
+        parent, sign = os.getpid(), SignOfLife()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # in the child, until it has a handler
         pid = os.fork()
         if pid == 0:
-            _run_and_exit(program, parent)
+            _run_and_exit(program, parent, sign)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        child = _Child(program, pid, os.pidfd_open(pid), time.monotonic(), restarts)
+        child = _Child(program, pid, os.pidfd_open(pid), time.monotonic(), restarts, sign)
         self._children[program.name] = child
         self.selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._restart(child))
+
+    def silent(self, seconds: float) -> list[str]:
+        """The processes that have shown life, but not for this long."""
+        return sorted(name for name, child in self._children.items() if child.sign.silent_for > seconds)
+
+    def has_shown_life(self, name: str) -> bool:
+        return name in self._children and self._children[name].sign.was_shown
 
     def watch(self, descriptor: Any, call: Callable[[], None]) -> None:
         """Also call this function when a descriptor is readable."""
@@ -187,11 +195,12 @@ class Supervisor:
             self.selector.close()
 
 
-def _run_and_exit(program: Program, parent: int) -> NoReturn:
+def _run_and_exit(program: Program, parent: int, sign: SignOfLife) -> NoReturn:
     """In the child: a session of its own (Ctrl-C is for the supervisor), its own output, then the program."""
     code = 1
     try:
         isolate_child(parent)
+        sign.adopt()
         name_process(program.name)
         _redirect(program.output)
         os.environ.update(program.environ)

@@ -348,7 +348,7 @@ def test_the_data_directory_does_not_follow_from_the_working_directory(
         return str(loaded.data_dir).replace(str(tmp_path), ""), loaded.data_dir_set_by.replace(str(tmp_path), "")
 
     state = {"STATE_DIRECTORY": "/var/lib/storehooks:/var/lib/other"}
-    assert found("") == ("/etc/data", "its default")
+    assert found("") == ("/etc/data", "default")
     assert found('redis.data_dir = "mine"') == ("/etc/mine", "/etc/config.toml:1")
     assert found('redis.data_dir = "mine"', **state) == ("/etc/mine", "/etc/config.toml:1")
     assert found("", **state) == ("/var/lib/storehooks", "$STATE_DIRECTORY")

@@ -102,6 +102,10 @@ def test_a_server_that_refuses_writes_is_not_where_deliveries_are_stored(
     own_redis.client.config_set("min-replicas-to-write", "1")
     assert delivery_gets(system) == 200
     assert (ready(system), system.http.get("/readyz").json()["stores_in"]) == (200, "spool")
+    strict = system.http.get("/readyz?strict=1")
+    assert (strict.status_code, strict.json()["detail"]) == (503, "Redis cannot store a delivery now; the spool can.")
+    own_redis.client.config_set("min-replicas-to-write", "0")
+    eventually(lambda: system.http.get("/readyz?strict=1").status_code == 200, what="Redis stores deliveries again")
 
 
 def test_many_who_ask_share_one_try_and_get_the_same_answer(

@@ -58,6 +58,7 @@ CHANGES = {
 CHANGES_NOTHING = {
     "audit",
     "completion",
+    "config show",
     "doctor",
     "events list",
     "events show",
@@ -269,6 +270,7 @@ def test_an_ambiguous_or_unknown_id_is_a_sentence_with_the_candidates() -> None:
 
 LISTS = (
     "audit",
+    "config",
     "events",
     "failures",
     "failures list",

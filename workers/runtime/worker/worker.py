@@ -18,6 +18,7 @@ from zlib import crc32
 
 from receiver import logs
 from receiver.config import Config, load_from_environment
+from receiver.config.reloading import adopt
 from receiver.config.settings import ENV_PREFIX, LimitSettings
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Declaration, Inbox, Limit, connect_to, keys
@@ -25,7 +26,7 @@ from receiver.inbox.leases import RENEW_EVERY
 from receiver.inbox.outcomes import Ending, RunResult
 from workers.plugins.validation import missing_limits
 from workers.plugins.validation_process import ValidatedPlugins, ValidationProcess
-from workers.processes import Schedule, Signals, begin_start
+from workers.processes import Schedule, Signals, SignOfLife, begin_start
 from workers.runtime.config_reload import ConfigReload
 from workers.runtime.pool.lease_guard import lease_clock
 from workers.runtime.pool.pool import ChildPool
@@ -104,6 +105,7 @@ class Worker(RegisteredWorker):
         log.info("worker started", handlers=sorted(self._handlers), child_processes=self.config.workers.child_processes)
         try:
             while not self._finished():
+                SignOfLife.show()
                 if self._stop_at is None:
                     self._pool.fill()
                 self._wait()
@@ -219,8 +221,7 @@ class Worker(RegisteredWorker):
             self._pool.reload(config, plugins.code)
             return
         self._reload.fault = ""
-        # This process stays connected to its server, and so must its child processes.
-        self.config = config.model_copy(update={"redis": self.config.redis})
+        self.config, _ = adopt(self.config, config)  # the supervisor logs what needs a restart
         before = set(self._handlers)
         self._adopt(plugins)
         if gone := sorted(before - set(self._handlers)):

@@ -15,6 +15,7 @@ from gunicorn.app.base import BaseApplication
 
 from receiver import logs
 from receiver.config import Config, load_from_environment
+from receiver.config.reloading import SANDBOX, adopt
 from receiver.config.values import LOOPBACK
 from receiver.contract.errors import ConfigError
 from receiver.start_checks import prepare_data_dir, require_free_port
@@ -113,11 +114,14 @@ class SandboxServer(BaseApplication):
     def _reload(self) -> None:
         """Serve the catalogue of the config as it is now. A bad config is refused, and the old one stays."""
         try:
-            config = load_from_environment(str(self._config.path) if self._config.path else None)
+            path = str(self._config.path) if self._config.path else None
+            config, left = adopt(self._config, load_from_environment(path), keep=SANDBOX)
             self._shop.catalogue = configured_catalogue(config, self._options.store)
         except (ConfigError, KeyError) as error:
             logs.get("sandbox").error("config refused, the old one stays", why=str(error))
             return
+        if left:
+            logs.get("sandbox").warning("[sandbox] has changed; restart `storehooks sandbox` to use it", keys=left)
         self._serve(config)
         self._shop.reloads += 1
 

@@ -1,0 +1,75 @@
+"""What a service says to systemd: ready, reloading, stopping, alive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from receiver.service_manager import ServiceManager
+from tests.support.harness import System, eventually
+from tests.support.notify_socket import NotifySocket
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[NotifySocket]:
+    found = NotifySocket(tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_a_service_says_what_it_does(tmp_path: Path, abstract: bool) -> None:
+    socket = NotifySocket(tmp_path, abstract=abstract)
+    environ = socket.environ() | {"OTHER": "1"}
+    service = ServiceManager(environ)
+    assert environ == {"OTHER": "1"}, "child processes do not speak for the service"
+    service.ready()
+    service.reloading()
+    service.stopping()
+    service.alive()
+    assert socket.said == ["READY=1", "RELOADING=1", "STOPPING=1"], "without a limit, no watchdog"
+    socket.close()
+
+
+@pytest.mark.parametrize(("pid", "heeded"), [("", True), (str(os.getpid()), True), ("1", False)])
+def test_the_watchdog_of_this_process_hears_three_times_in_its_limit(
+    manager: NotifySocket, pid: str, heeded: bool
+) -> None:
+    service = ServiceManager(manager.environ(watchdog=0.3) | {"WATCHDOG_PID": pid})
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until:
+        service.alive()
+    assert (8 <= len(manager.said) <= 10) is heeded, manager.said
+
+
+def test_without_a_service_manager_nothing_happens(tmp_path: Path) -> None:
+    for environ in ({}, {"NOTIFY_SOCKET": str(tmp_path / "gone")}, {"WATCHDOG_USEC": "garbage"}):
+        service = ServiceManager(environ)
+        service.ready()
+        service.alive()
+
+
+@pytest.mark.full
+def test_web_and_console_say_when_they_are_ready_reload_and_stop(
+    make_system: Callable[..., System], manager: NotifySocket
+) -> None:
+    system = make_system()
+    for name in ("web", "console"):
+        before = len(manager.states)
+
+        def said(name_before: int = before) -> list[str]:
+            return manager.states[name_before:]
+
+        (process,) = system.start(name, env=manager.environ(watchdog=0.9))
+        eventually(lambda said=said: said() == ["READY=1"], 60, what=f"{name} is ready")
+        process.send(signal.SIGHUP)
+        eventually(lambda said=said: said() == ["READY=1", "RELOADING=1", "READY=1"], 60, what=f"{name} has reloaded")
+        heard = len(manager.said)
+        eventually(lambda heard=heard: len(manager.said) > heard + 1, what="the watchdog hears more")
+        assert process.stop() == 0
+        assert said()[-1] == "STOPPING=1"
