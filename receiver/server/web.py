@@ -37,7 +37,7 @@ from receiver.start_checks import prepare_data_dir, require_free_port
 PR_SET_PDEATHSIG = 1
 DESCRIPTORS = 8192
 """What a process asks for. Many systems allow 1,024 unless it does, and up to 1,000 are for connections."""
-IN_MEMORY = "/dev/shm"  # noqa: S108  gunicorn creates an unnamed file there
+TEMPORARY = ("/dev/shm", "/tmp")  # noqa: S108  gunicorn creates an unnamed file there
 
 
 class Master(Arbiter):
@@ -113,8 +113,7 @@ def settings(config: Config) -> dict[str, Any]:
         "bind": [config.receiver.bind],
         "workers": config.receiver.processes,
         "worker_class": LoopWorker,
-        # in memory, so that no heartbeat waits for a disk
-        "worker_tmp_dir": IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None,
+        "worker_tmp_dir": heartbeat_folder(config),
         "graceful_timeout": 8,
         "control_socket_disable": True,  # gunicorn opens one in the home directory by default
         "logger_class": QuietLogger,
@@ -124,6 +123,12 @@ def settings(config: Config) -> dict[str, Any]:
         "on_exit": lambda _server: sign_off(config),  # the workers have ended
         "post_fork": lambda _server, _worker: begin_worker(config),
     }
+
+
+def heartbeat_folder(config: Config) -> str:
+    """Where gunicorn has unnamed files for the signs of life of its workers: in memory, so that none waits for a disk;
+    else where files can be written."""
+    return next((path for path in TEMPORARY if os.access(path, os.W_OK)), str(config.data_dir))
 
 
 class QuietLogger(Logger):
