@@ -37,6 +37,7 @@ from receiver.start_checks import prepare_data_dir, require_free_port
 PR_SET_PDEATHSIG = 1
 DESCRIPTORS = 8192
 """What a process asks for. Many systems allow 1,024 unless it does, and up to 1,000 are for connections."""
+SOCKETS_GIVEN = "[receiver] bind has changed; the service manager has opened the sockets, and decides where web listens"
 TEMPORARY = ("/dev/shm", "/tmp")  # noqa: S108  gunicorn creates an unnamed file there
 
 
@@ -73,6 +74,7 @@ class WebServer(BaseApplication):
     def __init__(self, config: Config, explicit: str | None, manager: ServiceManager) -> None:
         self.config, self.manager = config, manager
         self._explicit = explicit
+        self._sockets_given = bool(os.environ.get("LISTEN_FDS"))
         self._started = False
         super().__init__()
 
@@ -101,6 +103,10 @@ class WebServer(BaseApplication):
             config, left = adopt(self.config, load_from_environment(self._explicit))
             if left:
                 logs.get("receiver").warning("[redis] has changed; restart `storehooks web` to use it", keys=left)
+            if self._sockets_given and config.receiver.bind != self.config.receiver.bind:
+                logs.get("receiver").warning(SOCKETS_GIVEN, bind=config.receiver.bind)
+                bind = {"bind": self.config.receiver.bind}
+                config = config.model_copy(update={"receiver": config.receiver.model_copy(update=bind)})
             check_change(self.config, config)
         except StorehooksError as error:
             logs.get("receiver").error("config refused, the old one stays", why=error.logged)

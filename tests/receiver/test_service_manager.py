@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from receiver.service_manager import ServiceManager
-from tests.support.harness import System, eventually
+from tests.support.activation import web_on_socket
+from tests.support.harness import System, eventually, free_port
 from tests.support.notify_socket import NotifySocket
 
 
@@ -24,23 +26,23 @@ def manager(tmp_path: Path) -> Iterator[NotifySocket]:
 
 @pytest.mark.parametrize("abstract", [False, True])
 def test_a_service_says_what_it_does(tmp_path: Path, abstract: bool) -> None:
-    socket = NotifySocket(tmp_path, abstract=abstract)
-    environ = socket.environ() | {"OTHER": "1"}
+    heard = NotifySocket(tmp_path, abstract=abstract)
+    environ = heard.environ() | {"OTHER": "1"}
     service = ServiceManager(environ)
     assert environ == {"OTHER": "1"}, "child processes do not speak for the service"
     service.ready()
     service.reloading()
     service.stopping()
     service.alive()
-    assert socket.said == ["READY=1", "RELOADING=1", "STOPPING=1"], "without a limit, no watchdog"
-    socket.close()
+    assert heard.said == ["READY=1", "RELOADING=1", "STOPPING=1"], "without a limit, no watchdog"
+    heard.close()
 
 
-@pytest.mark.parametrize(("pid", "heeded"), [("", True), (str(os.getpid()), True), ("1", False)])
+@pytest.mark.parametrize(("pid", "heeded"), [("", True), ("own", True), ("1", False)])
 def test_the_watchdog_of_this_process_hears_three_times_in_its_limit(
     manager: NotifySocket, pid: str, heeded: bool
 ) -> None:
-    service = ServiceManager(manager.environ(watchdog=0.3) | {"WATCHDOG_PID": pid})
+    service = ServiceManager(manager.environ(watchdog=0.3) | {"WATCHDOG_PID": pid.replace("own", str(os.getpid()))})
     until = time.monotonic() + 1.0
     while time.monotonic() < until:
         service.alive()
@@ -73,3 +75,20 @@ def test_web_and_console_say_when_they_are_ready_reload_and_stop(
         eventually(lambda heard=heard: len(manager.said) > heard + 1, what="the watchdog hears more")
         assert process.stop() == 0
         assert said()[-1] == "STOPPING=1"
+
+
+def test_a_given_socket_stays_in_use_when_bind_changes(make_system: Callable[..., System]) -> None:
+    """gunicorn would close it and listen at the new address, while senders wait in the queue of the given one."""
+    system = make_system()
+    with socket.create_server(("127.0.0.1", system.port)) as listener:
+        web = web_on_socket(system, listener)
+        eventually(system.web_answers, 30)
+        text = system.config_file.read_text()
+        system.config_file.write_text(
+            text.replace(f'bind = "127.0.0.1:{system.port}"', f'bind = "127.0.0.1:{free_port()}"')
+        )
+        web.send(signal.SIGHUP)
+        eventually(lambda: "decides where web listens" in system.log("web"), 30)
+        eventually(lambda: system.log("web").count('"web listens"') == 2, 30, what="the reload is over")
+        assert system.web_answers()
+        assert web.stop() == 0

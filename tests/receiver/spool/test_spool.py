@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +19,8 @@ from redis.exceptions import RedisError
 
 from receiver.inbox import keys
 from receiver.spool.spooled_events import open_events, pack_delivery, unpack_delivery
+from tests.support.activation import web_on_socket
 from tests.support.harness import (
-    Process,
     Server,
     System,
     children_of,
@@ -422,14 +421,14 @@ def test_row_5_a_restart_with_a_passed_socket_refuses_no_connection(
     """Under the load of eight senders, half of them with keep-alive."""
     system = make_system()
     with socket.create_server(("127.0.0.1", system.port), backlog=256) as listener:
-        web = _web_on(system, listener)
+        web = web_on_socket(system, listener)
         eventually(system.web_answers)
         with Load(system, senders=4) as keep_alive_load, Load(system, senders=4, keep_alive=False) as closing_load:
             for _ in range(times):
                 all_get_answers(keep_alive_load, closing_load)
                 web.send(signal.SIGTERM)
                 assert web.wait() == 0
-                web = _web_on(system, listener)
+                web = web_on_socket(system, listener)
             all_get_answers(keep_alive_load, closing_load)
         web.stop()
     print(f"\n{times} restarts, keep-alive: {keep_alive_load}\n{times} restarts, one connection each: {closing_load}")
@@ -446,22 +445,6 @@ def none_failed(*loads: Load) -> bool:
     ids = set.union(*(load.ids for load in loads))
     stored = {event.id for event in loads[0].system.ledger.events(limit=10**6)}
     return ids == stored and not any(load.others or load.failed for load in loads)
-
-
-def _web_on(system: System, listener: socket.socket) -> Process:
-    """The receiver with a listening socket as descriptor 3, as a service manager passes it."""
-    code = (
-        "import os, sys; os.dup2(int(sys.argv[1]), 3); os.set_inheritable(3, True); "
-        "os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid())); "
-        "os.execv(sys.executable, [sys.executable, '-m', 'receiver.server.web', '--config', sys.argv[2]])"
-    )
-    descriptor = os.dup(listener.fileno())
-    os.set_inheritable(descriptor, True)
-    command = [sys.executable, "-c", code, str(descriptor), str(system.config_file)]
-    process = Process(command, log=system.folder / "web.log", keep=(descriptor,))
-    os.close(descriptor)
-    system.processes.append(process)
-    return process
 
 
 def test_row_22_ten_times_the_sustainable_burst_is_stored_or_answered_503(shop: System) -> None:
