@@ -8,13 +8,13 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx2
 import pytest
 
-from tests.support.front_proxies import PrivateCa, start_proxy
+from tests.support.front_proxies import PrivateCa, filled_in, start_proxy
 from tests.support.harness import System, children_of, eventually, free_port, own_server
+from tests.support.installations import PLUGIN
 from tests.support.programs import Process
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
@@ -29,26 +29,34 @@ class Front:
         self.proxy, self.system, self.web, self.ca = proxy, system, web, ca
         self.url = f"https://127.0.0.1:{port}"
 
-    def sender(self) -> httpx2.Client:
+    def sender(self, address: str = "127.0.0.1") -> httpx2.Client:
+        """A store that calls from an address of the loopback network."""
         trusted = ssl.create_default_context(cafile=self.ca.ca)
-        return httpx2.Client(base_url=self.url, verify=trusted, trust_env=False, timeout=30)
+        transport = httpx2.HTTPTransport(verify=trusted, local_address=address)
+        return httpx2.Client(base_url=self.url, transport=transport, timeout=60)
 
-    def post(self, sender: httpx2.Client, *, body: bytes | None = None) -> httpx2.Response:
+    def post(
+        self, sender: httpx2.Client, *, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> httpx2.Response:
         request = self.system.request()
-        return sender.post("/webhooks/north", headers=request.headers, content=body or request.body)
+        headers = {**request.headers, **(headers or {})}
+        return sender.post("/webhooks/north", headers=headers, content=body or request.body)
 
 
-@pytest.fixture(params=["nginx", "caddy", "haproxy"])
-def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Front]:
+@pytest.fixture(scope="module", params=["nginx", "caddy", "haproxy"])
+def front(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    tmp_path = tmp_path_factory.mktemp(request.param)
     ca, port = PrivateCa(tmp_path), free_port()
     (tmp_path / "server").mkdir()
     with own_server(tmp_path / "server", "--appendonly", "yes", "--appendfsync", "always") as server:
-        system = System(tmp_path, server.url)
-        text = system.config_file.read_text().replace("processes = 1", "processes = 2")
-        text = text.replace(
-            f'public_url = "http://127.0.0.1:{system.port}"', f'public_url = "https://127.0.0.1:{port}"'
-        )
-        system.config_file.write_text(text)
+        system = System(tmp_path, server.url, plugin=PLUGIN, more=f'[network]\nca_file = "{ca.ca}"')
+        words = {
+            "[receiver]": 'ack = "fsync"\n[receiver]\ntrusted_proxies = ["127.0.0.1"]',
+            "processes = 1": "processes = 2",
+            f'public_url = "http://127.0.0.1:{system.port}"': f'public_url = "https://127.0.0.1:{port}"',
+        }
+        system.config_file.write_text(filled_in(system.config_file, words))
+        system.config_file.chmod(0o600)
         proxy = None
         try:
             (web, *_) = system.start("web")
@@ -58,6 +66,19 @@ def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Front]:
             if proxy:
                 proxy.stop()
             system.close()
+
+
+def test_doctor_finds_no_problem_through_the_proxy(front: Front) -> None:
+    front.system.start("worker", "housekeeper")
+    with front.sender() as sender:
+        for store in ("north", "south"):
+            request = front.system.request(store=store)
+            answer = sender.post(f"/webhooks/{store}", headers=request.headers, content=request.body)
+            assert front.system.settled(answer.json()["id"], 60) == "settled"
+    done = front.system.run_cli("doctor", env={"SSL_CERT_FILE": ""})
+    assert done.returncode == 0, done.stdout
+    assert "WARN" not in done.stdout, done.stdout
+    assert f"{front.url} " in done.stdout, done.stdout
 
 
 def test_answers_are_ours(front: Front) -> None:
@@ -74,15 +95,30 @@ def test_answers_are_ours(front: Front) -> None:
         assert front.post(sender).status_code == 200
 
 
+def test_the_true_address_of_the_sender_is_recorded(front: Front) -> None:
+    with front.sender("127.0.0.2") as sender:
+        assert front.post(sender, body=b"{}", headers={"x-forwarded-for": "203.0.113.9"}).status_code == 401
+    front.system.refused()
+
+    def recorded() -> list[str]:
+        return [one.address for one in front.system.refusals().newest()]
+
+    eventually(lambda: "127.0.0.2" in recorded(), what="its address is recorded")
+    assert "203.0.113.9" not in recorded()
+
+
 def test_a_killed_web_process_costs_no_delivery(front: Front) -> None:
     """nginx and HAProxy send the request again. Caddy cannot, so the store does."""
-    answers: Counter[int] = Counter()
+    answers: Counter[int | str] = Counter()
     stop = threading.Event()
 
     def send() -> None:
         with front.sender() as sender:
             while not stop.is_set():
-                answers[front.post(sender).status_code] += 1
+                try:
+                    answers[front.post(sender).status_code] += 1
+                except httpx2.HTTPError as error:
+                    answers[repr(error)] += 1
 
     threads = [threading.Thread(target=send) for _ in range(SENDERS)]
     for thread in threads:
@@ -101,4 +137,4 @@ def test_a_killed_web_process_costs_no_delivery(front: Front) -> None:
     if front.proxy == "caddy":
         assert answers.pop(502, 0) <= KILLS * SENDERS  # those that the killed processes were reading
     assert set(answers) == {200}, answers
-    assert front.system.ledger.counters().total["accepted"] >= answers[200]
+    assert front.system.ledger.counters().total["accepted"] >= answers[200]  # also those whose answer was lost
