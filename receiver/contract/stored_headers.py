@@ -10,7 +10,7 @@ from receiver.contract.errors import DeliveryRefused
 from receiver.contract.signing.signatures import Headers, Scheme
 
 MAX_HEADERS = 64
-MAX_CACHED_NAME = 64
+MAX_NAME = 64
 ITEM = "storehooks-item"
 """Stored like a header with each event of a batch: its place in the delivery, from 1. Never read from a sender."""
 NEVER_STORED = frozenset(("authorization", "proxy-authorization", "cookie", ITEM))
@@ -30,8 +30,11 @@ SealHeader = Callable[[str, str], str]
 
 
 def is_credential(name: str) -> bool:
-    """Whether a header, by its name, holds a credential, such as a proxy's token. A signature, id or topic is none."""
-    return _is_credential(name) if len(name) <= MAX_CACHED_NAME else _is_credential.__wrapped__(name)
+    """Whether a header, by its name, holds a credential, such as a proxy's token. A signature, id or topic is none.
+
+    No store needs a very long name, and searching it takes long: it counts as one, so that its value is not stored.
+    """
+    return len(name) > MAX_NAME or _is_credential(name)
 
 
 @lru_cache(maxsize=4096)

@@ -145,6 +145,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.reader = RequestReader(others.max_body)
         self._unread = b""
         self._request: HttpRequest | None = None
+        self._request_bytes = 0
+        """Of its head and body."""
         self.heard_at = monotonic()
         """When its sender sent something last."""
         self.has_step, self._scheduled_at = False, 0.0
@@ -154,7 +156,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        return len(self._unread) + self.reader.held_bytes + (len(self._request.body) if self._request else 0)
+        return len(self._unread) + self.reader.held_bytes + (self._request_bytes if self._request else 0)
 
     # Called by the loop
 
@@ -244,8 +246,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.refuse(reader.fault)
         elif reader.request:
             self._request, reader.request = reader.request, None
+            self._request_bytes = reader.head_bytes + len(self._request.body)
             self.state, self.deadline = "complete", inf
-            self._schedule(len(self._request.body))
+            self._schedule(self._request_bytes)
         elif size and self._unread:
             self._schedule(self.reader.cost(self._unread))
         elif self._ended:

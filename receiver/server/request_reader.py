@@ -76,12 +76,12 @@ class RequestReader:
         self._body = bytearray()
         """What has arrived of it."""
         self._chunks: ChunkedBody | None = None
-        self._head_bytes = 0
-        """Of the request whose body is read."""
+        self.head_bytes = 0
+        """Of the last request."""
 
     @property
     def held_bytes(self) -> int:
-        return self._head_bytes + len(self._chunks.content if self._chunks else self._body)
+        return self.head_bytes + len(self._chunks.content if self._chunks else self._body) if self.in_body else 0
 
     @property
     def in_body(self) -> bool:
@@ -127,12 +127,15 @@ class RequestReader:
             is_long = head.index(b"\n") > MAX_LINE + 1
             self.fault = HTTPStatus.REQUEST_URI_TOO_LONG if is_long else HTTPStatus.BAD_REQUEST
             return
+        self.fault = fault_of_size(head)
+        if self.fault:  # before any other work: a head of thousands of fields takes long to parse
+            return
         self._parse(head)
         self._line = line[1].decode(), line[2].decode(), int(line[3])
-        self.fault = fault_of_size(head) or self._fault_of_headers() or self.fault
+        self.fault = self._fault_of_headers() or self.fault
         if self.fault:
             return
-        self._head_bytes = len(head)
+        self.head_bytes = len(head)
         self.missing = int(self._headers.pop("content-length", 0))
         if "transfer-encoding" in self._headers:
             self._chunks = ChunkedBody(self._max_body)
@@ -160,13 +163,12 @@ class RequestReader:
         self._fields.append((name, value))
 
     def _join_repeated(self) -> None:
-        joined: dict[str, str] = {}
+        values: dict[str, list[str]] = {}
         for name, value in self._fields:
-            key, text = _NAMES[name], value.rstrip().decode("latin-1")
-            if key in joined and key in _ONCE:
-                self.fault = HTTPStatus.BAD_REQUEST
-            joined[key] = f"{joined[key]},{text}" if key in joined else text
-        self._headers = joined
+            values.setdefault(_NAMES[name], []).append(value.rstrip().decode("latin-1"))
+        if any(len(values.get(name, ())) > 1 for name in _ONCE):
+            self.fault = HTTPStatus.BAD_REQUEST
+        self._headers = {name: ",".join(texts) for name, texts in values.items()}
 
     def _fault_of_headers(self) -> HTTPStatus | None:
         headers, minor = self._headers, self._line[2]
@@ -209,7 +211,7 @@ class RequestReader:
         method, target, minor = self._line
         self.expects_continue = False  # its sender did not wait, or waits no longer
         self.request = HttpRequest(method, target, minor, self._headers, body, self._keeps_alive())
-        self._headers, self._head_bytes = {}, 0
+        self._headers = {}
 
     def _keeps_alive(self) -> bool:
         method, _, minor = self._line
@@ -222,7 +224,7 @@ class RequestReader:
 def fault_of_size(head: bytes) -> HTTPStatus | None:
     if len(head) < SMALL_HEAD:
         return None
-    is_long = len(head) > MAX_FIELD and max(map(len, head.split(b"\r\n"))) + 2 > MAX_FIELD
-    if is_long or head.count(b"\n") - 2 > MAX_FIELDS:
+    too_many = head.count(b"\n") - 2 > MAX_FIELDS  # first, so that there are few lines to measure
+    if too_many or (len(head) > MAX_FIELD and max(map(len, head.split(b"\r\n"))) + 2 > MAX_FIELD):
         return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
     return None

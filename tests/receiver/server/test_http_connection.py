@@ -249,6 +249,20 @@ def test_a_request_that_waits_to_be_served_is_dropped_with_its_connection() -> N
     assert (lost.held_bytes, served.called) == (0, False)
 
 
+def test_a_large_head_is_served_after_small_requests_and_counts_among_the_held_bytes() -> None:
+    """Refused requests of 64 kB of headers and no body were served in front of healthy deliveries."""
+    loop, served = asyncio.new_event_loop(), list[HttpConnection]()
+    turns = Turns(loop)
+    connections = OpenConnections(turns, lambda one, _: served.append(one), max_body=1_000_000, read_seconds=10)
+    large = arriving(connections, request(headers=[(f"x-{number}", "x" * 7_000) for number in range(3)]))
+    small = arriving(connections, request())
+    while len(served) < 2:
+        turns._run()
+    loop.close()
+    assert served == [small, large]
+    assert large.held_bytes > 21_000
+
+
 def test_a_request_that_waits_for_its_turn_is_arriving_and_gets_an_answer_at_its_deadline() -> None:
     loop = asyncio.new_event_loop()
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)

@@ -159,6 +159,21 @@ def test_a_request_that_was_read_is_not_kept() -> None:
     assert (reader.held_bytes, reader._headers, reader._fields) == (0, {}, [])
 
 
+def test_a_head_of_too_many_fields_is_refused_before_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 kB of them took 30 ms to parse and to join. Hundreds of senders kept all others waiting for 15 s."""
+    parsed: list[bytes] = []
+    monkeypatch.setattr(RequestReader, "on_header", lambda _, name, __: parsed.append(name))
+    line = b"POST /webhooks/north HTTP/1.1\r\nHost: a\r\n"
+    for fields in (b"a:\r\n" * 16_000, b"a:\r\n" * MAX_FIELDS, b"a: %b\r\n" % (b"x" * MAX_FIELD)):
+        assert read([line + fields + b"\r\n"]) == ([], HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+    assert parsed == []
+
+
+def test_repeated_fields_are_joined_in_their_order() -> None:
+    (one,), _ = read([request(headers=[("x-a", "1"), ("x-b", "2"), ("X-A", "3 "), ("x-a", "")])])
+    assert (one.headers["x-a"], one.headers["x-b"]) == ("1,3,", "2")
+
+
 def test_a_step_through_a_chunked_body_of_blank_lines_is_short() -> None:
     reader, sent = RequestReader(LIMIT), coded(b"9c40\r\n" + b"\r\n" * 20_000)
     used = reader.read(sent)
