@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import secrets
 import shlex
 import socket
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.harness import eventually
+from tests.support.notify_socket import NotifySocket
 from tests.support.programs import Process
 
 NOTIFY_SECONDS = 60
@@ -65,11 +65,13 @@ class Services:
         if (self.folder / f"{name}.socket").exists():
             keep = (self._listen(name),)
             command = [sys.executable, "-c", ACTIVATED, str(keep[0]), *command]
-        with NotifySocket() as notify:
-            environ = {**self.environ, **given, **(notify.environ if unit.get("Type") == "notify" else {})}
-            self.running[name] = Process(command, log=log, env=environ, cwd=folder, keep=keep)
-            if unit.get("Type") == "notify":
-                notify.wait_for("READY=1", self.running[name])
+        notify = NotifySocket(self.folder, abstract=True)  # the paths of tests are too long for a socket
+        notifies = unit.get("Type") == "notify"
+        environ = {**self.environ, **given, **(notify.environ() if notifies else {})}
+        self.running[name] = Process(command, log=log, env=environ, cwd=folder, keep=keep)
+        if notifies:
+            eventually(lambda: "READY=1" in notify.said, NOTIFY_SECONDS, what=f"{name} says that it is ready")
+        notify.close()
         eventually(self.wait_until_ready.get(name, lambda: True), 60, what=f"{name} is ready")
 
     def _listen(self, name: str) -> int:
@@ -100,33 +102,3 @@ class Services:
                 process.stop(40)
         for listening in self.sockets.values():
             listening.close()
-
-
-class NotifySocket:
-    """What systemd gives to a service with Type=notify."""
-
-    def __init__(self) -> None:
-        self.name = f"storehooks-test-{secrets.token_hex(8)}"
-        self.environ = {"NOTIFY_SOCKET": f"@{self.name}"}
-        """In the abstract namespace: the paths of tests are too long for a socket."""
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.settimeout(1)
-
-    def __enter__(self) -> NotifySocket:
-        self.socket.bind(f"\0{self.name}")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def wait_for(self, line: str, process: Process) -> None:
-        """Wait until the process has sent this line."""
-
-        def is_sent() -> bool:
-            assert process.alive, process.output()
-            try:
-                return line in self.socket.recv(4096).decode().splitlines()
-            except TimeoutError:
-                return False
-
-        eventually(is_sent, NOTIFY_SECONDS, what=f"{line}; {process.output()[-500:]}")
