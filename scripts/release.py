@@ -55,7 +55,7 @@ def build(root: Path, into: Path) -> list[Path]:
 
 
 def checked_version(source: Path) -> str:
-    """The version in pyproject.toml, which must be that of the code and have its part in the changelog."""
+    """The version in pyproject.toml, which must be that of the code."""
     found = re.search(r'^version = "(.+)"$', (source / "pyproject.toml").read_text(), re.MULTILINE)
     version = found[1] if found else ""
     if f'__version__ = "{version}"' not in (source / "receiver/__init__.py").read_text():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from receiver import __version__
+from scripts.release import checked_version
 from tests.support.programs import ROOT
 from tests.support.releases import commits, installed, needs_release
 
@@ -18,6 +21,12 @@ def test_each_release_in_the_changelog_names_the_commit_of_its_version() -> None
         command = ["git", "-C", str(ROOT), "show", f"{commit}:pyproject.toml"]
         found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert f'\nversion = "{version}"\n' in found
+
+
+def test_code_package_and_manifests_have_one_version() -> None:
+    assert checked_version(ROOT) == __version__
+    named = [re.findall(r"image: storehooks:(\S+)", path.read_text()) for path in (ROOT / "deploy").rglob("*.yaml")]
+    assert {version for found in named for version in found} == {__version__}
 
 
 @pytest.mark.full
