@@ -13,12 +13,14 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageMetadata, PackageNotFoundError, metadata
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from scripts.locked_packages import LICENCES, LOCKS, ROOT, RUN, all_locked, allowed, licences, locked
 
 PIP_AUDIT = "pip-audit==2.10.1"
 COMMAND = (str(Path(sys.executable).parent / "uv"), "tool", "run", "--from", PIP_AUDIT, "pip-audit")
 SECONDS = 300
+NO_SERVICE = "no advisory service can be reached"
 UNREACHABLE = re.compile(
     r"ServiceError|ConnectionError|Max retries|[Tt]imed? ?out|Temporary failure|Failed to (fetch|download|resolve)|"
     r"No solution found|Network|network|offline"
@@ -32,8 +34,9 @@ def licence_faults(root: Path = ROOT, installed: Mapping[str, str] | None = None
     """A sentence for each locked package whose licence is not known, not allowed, or another one than is listed."""
     listed, packages = licences(root), all_locked(root)
     shipped = {one.name for one in locked(root / RUN)}
+    for_run, for_others = (allowed(root, outside_of_run=outside) for outside in (False, True))
     for one in packages:
-        licence, fine = listed.get(one.name), allowed(root, outside_of_run=one.name not in shipped)
+        licence, fine = listed.get(one.name), for_run if one.name in shipped else for_others
         if licence is None:
             yield f"{one.name} {one.version}: unknown licence; read it, then add the package to {LICENCES}"
         elif unfit := sorted(set(words_of(licence)) - fine) if not _has_choice(licence, fine) else []:
@@ -68,8 +71,18 @@ def _declared(name: str) -> str:
 # Vulnerabilities
 
 
-def advisories(lock: Path, command: Sequence[str] = COMMAND) -> tuple[list[str], str]:
-    """The known vulnerabilities of a lock's packages; and why they were not checked, empty if they were."""
+class Advisories(NamedTuple):
+    """What an advisory service says about the packages of a lock."""
+
+    found: list[str]
+    checked: int = 0
+    unchecked: tuple[str, ...] = ()
+    """Packages that the service has no answer for. pip-audit counts them as fine."""
+    why_not: str = ""
+    """Why nothing was checked."""
+
+
+def advisories(lock: Path, command: Sequence[str] = COMMAND) -> Advisories:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         words = ["--disable-pip", "--require-hashes", "-r", str(lock), "--progress-spinner", "off"]
@@ -82,37 +95,39 @@ def advisories(lock: Path, command: Sequence[str] = COMMAND) -> tuple[list[str],
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return [], f"no advisory service can be reached: no answer within {SECONDS} s"
+            return Advisories([], why_not=f"{NO_SERVICE}: no answer within {SECONDS} s")
         if report.exists() and report.read_text():
-            return list(_found(json.loads(report.read_text()))), ""
+            return read_report(json.loads(report.read_text())["dependencies"])
         said = (done.stdout + done.stderr).strip()
         if done.returncode and UNREACHABLE.search(said):
-            return [], "no advisory service can be reached"
-        return [f"pip-audit ended with {done.returncode}: {said[-500:]}"], ""
+            return Advisories([], why_not=NO_SERVICE)
+        return Advisories([f"pip-audit ended with {done.returncode}: {said[-500:]}"])
 
 
-def _found(report: Mapping[str, list[dict[str, object]]]) -> Iterator[str]:
-    for package in report["dependencies"]:
-        for one in package.get("vulns", []):  # type: ignore[attr-defined]
-            fixed = ", ".join(one["fix_versions"]) or "none"
-            yield f"{package['name']} {package['version']}: {one['id']}; fixed in: {fixed}"
+def read_report(packages: Sequence[Mapping[str, Any]]) -> Advisories:
+    unchecked = tuple(sorted(one["name"] for one in packages if "skip_reason" in one))
+    if len(unchecked) == len(packages):
+        return Advisories([], why_not=f"{NO_SERVICE}: there was an answer for none of {len(packages)} packages")
+    found = [
+        f"{package['name']} {package['version']}: {one['id']}; fixed in: {', '.join(one['fix_versions']) or 'none'}"
+        for package in packages
+        for one in package.get("vulns", ())
+    ]
+    return Advisories(found, len(packages) - len(unchecked), unchecked)
 
 
 def main(command: Sequence[str] = COMMAND) -> int:
     faults = list(licence_faults())
-    packages = all_locked()
-    print(
-        f"licences: {len(packages)} locked packages, {len(faults)} refused"
-        if faults
-        else f"licences: {len(packages)} locked packages, all allowed"
-    )
+    print(f"licences: {len(all_locked())} locked packages, {f'{len(faults)} refused' if faults else 'all allowed'}")
     for lock in LOCKS:
-        found, why_not = advisories(ROOT / lock, command)
-        if why_not:
-            print(f"vulnerabilities: not checked: {why_not}")
+        answer = advisories(ROOT / lock, command)
+        faults += answer.found
+        if answer.why_not:
+            print(f"vulnerabilities: not checked: {answer.why_not}")
             break
-        print(f"vulnerabilities of {lock}: {len(found) or 'none known'}")
-        faults += found
+        print(f"vulnerabilities of {lock}: {len(answer.found) or 'none'} known in {answer.checked} packages")
+        if answer.unchecked:
+            print(f"  not checked, the advisory service does not know them: {', '.join(answer.unchecked)}")
     for fault in faults:
         print(f"  {fault}", file=sys.stderr)
     return 1 if faults else 0

@@ -20,6 +20,11 @@ exit 1
 """
 CLEAN = REPORT.replace('{"id": "CVE-1", "fix_versions": ["3.2"]}', "").replace("exit 1", "exit 0")
 UNREACHABLE = "#!/bin/sh\necho 'pip_audit._service.interface.ServiceError: Max retries exceeded with url' >&2\nexit 1\n"
+SKIPPED = """{"name": "flask", "skip_reason": "Dependency not found"}"""
+PARTLY = REPORT.replace(REPORT[REPORT.index('{"name": "flask"') : REPORT.index(",\n")], SKIPPED).replace(
+    "exit 1", "exit 0"
+)
+NONE_ANSWERED = PARTLY.replace('{"name": "rq", "version": "2.12", "vulns": []}', SKIPPED)
 BROKEN = "#!/bin/sh\necho 'a bug in it' >&2\nexit 1\n"
 
 
@@ -86,17 +91,26 @@ def test_known_vulnerabilities_are_named_and_the_exit_code_is_1(
 ) -> None:
     assert audit.main(program(tmp_path, REPORT)) == 1
     said = capsys.readouterr()
-    assert "vulnerabilities of requirements/run.txt: 1" in said.out
+    assert "vulnerabilities of requirements/run.txt: 1 known in 2 packages" in said.out
     assert "flask 3.1: CVE-1; fixed in: 3.2" in said.err
 
 
+@pytest.mark.parametrize("text", [UNREACHABLE, NONE_ANSWERED], ids=["no connection", "no answer for any package"])
 def test_without_an_advisory_service_it_says_that_it_did_not_check(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
-    assert audit.main(program(tmp_path, UNREACHABLE)) == 0
+    """pip-audit itself says "No known vulnerabilities found" if the service knows none of the packages."""
+    assert audit.main(program(tmp_path, text)) == 0
     said = capsys.readouterr().out
     assert "vulnerabilities: not checked: no advisory service can be reached" in said
     assert "none known" not in said
+
+
+def test_packages_that_the_service_does_not_know_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit.main(program(tmp_path, PARTLY)) == 0
+    said = capsys.readouterr().out
+    assert "vulnerabilities of requirements/run.txt: none known in 1 packages" in said
+    assert "not checked, the advisory service does not know them: flask" in said
 
 
 def test_an_audit_that_fails_for_another_reason_is_not_taken_for_fine(tmp_path: Path) -> None:
