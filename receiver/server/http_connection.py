@@ -32,8 +32,9 @@ CONNECTIONS = 1000
 RESERVED_DESCRIPTORS = 100
 """What connections leave for Redis and the spool. A process uses about 30 of its own."""
 MAX_HELD_BYTES = 64 << 20
-"""Bytes of requests that one process holds. Beyond it, requests that have held most for longest are answered 503. A
-quarter is always left for those that arrive: complete ones end soon, and are no reason to refuse others."""
+"""Bytes of requests that one process holds. Beyond it, requests that hold bytes and send little are answered 503. A
+quarter is always left for those that arrive: complete ones end soon, and are no reason to refuse others. Requests of at
+most RECEIVE_BYTES are not refused: on all connections, they take less than that quarter."""
 RECEIVE_BYTES = 16 * 1024
 """Bytes that are received at once. No more are received ahead while a request is read or served, so that requests which
 wait behind it take less than half of what all connections may hold: an outsider could have larger ones refused."""
@@ -43,7 +44,9 @@ KEEP_ALIVE_SECONDS = 15.0
 SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 SLOW_SENDER = 4096
-"""Bytes in a second. A request that arrives faster keeps its connection longer when some must end for new ones."""
+"""Bytes in a second. A request that arrives as fast keeps its connection when some must end for new ones."""
+HOLD_SECONDS = 4.0
+"""A request that arrives within this time keeps its bytes when some must be refused, whatever its size."""
 STOP_SECONDS = 0.2
 """When the process stops, how long a connection that has sent nothing stays open: its request may be on the way."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -105,10 +108,9 @@ class OpenConnections:
         """End connections for new ones, at most this number, and return how many: first those that linger or take long
         to read, then those that have waited for their sender longest. Any other request that has arrived is answered,
         also if the loop has not received it yet."""
-        now = monotonic()
         waiting = [one for one in self.all if one.state in MAY_END and may_be_late(one)]
         burdens = {one for one in waiting if one.state == "lingering" or one.reader.is_costly}
-        waiting.sort(key=lambda one: (one not in burdens, -seconds_waited(one, now)))
+        waiting.sort(key=lambda one: (one not in burdens, one.waiting_since))
         ending = (one for one in waiting if one in burdens or not unreceived_bytes(one.transport))
         chosen = list(islice(ending, max(0, count)))
         for connection in chosen:
@@ -125,7 +127,8 @@ class OpenConnections:
         excess = sum(held.values()) - MAX_HELD_BYTES
         receiving = [one for one in self.all if one.state == "receiving"] if excess > 0 else []
         excess = min(excess, sum(map(held.__getitem__, receiving)) - MAX_HELD_BYTES // 4)
-        for connection in sorted(receiving, key=lambda one: held[one] * (one.since - now)):
+        large = [one for one in receiving if held[one] > RECEIVE_BYTES]
+        for connection in sorted(large, key=lambda one: held_since(one, now)):
             if excess > 0:
                 excess -= held[connection]
                 connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -147,9 +150,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._request: HttpRequest | None = None
         self._request_bytes = 0
         """Of its head and body."""
-        self.heard_at = monotonic()
-        """When its sender sent something last."""
-        self.has_step, self._scheduled_at = False, 0.0
+        self.waiting_since = self.holding_since = 0.0
+        """When this connection and its bytes began to wait for its sender: each byte moves them on by the time that it
+        may take, but not into the future. So what is sent now counts, not much at first or a byte now and then."""
+        self.has_step, self.scheduled_at = False, 0.0
         """Whether a step of this connection is waiting for its turn, and since when."""
         self._receives = True
         self._ended = self._paused = self._closing = False
@@ -178,11 +182,13 @@ class HttpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         if self._closing:
             return
-        data, self.heard_at = self._others.buffer[:size].tobytes(), monotonic()
+        data, now = self._others.buffer[:size].tobytes(), monotonic()
         if self.state == "idle":
             if not data.strip(b"\r\n"):  # nothing has begun, and the connection is as old as before
                 return
             self._enter("receiving", self._others.read_seconds)
+        self.waiting_since = min(now, self.waiting_since + size / SLOW_SENDER)
+        self.holding_since = min(now, self.holding_since + HOLD_SECONDS * size / (self.held_bytes + size))
         self._unread = self._unread + data if self._unread else data
         if self.reader.missing and self.state == "receiving":  # such a part is only appended
             before = self.reader.held_bytes
@@ -214,11 +220,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _enter(self, state: State, seconds: float) -> None:
         """`deadline` is when it must have left the state."""
         self.state, self.since = state, monotonic()
+        self.waiting_since = self.holding_since = self.since
         self.deadline = self.since + seconds
 
     def _schedule(self, size: int) -> None:
         if not self.has_step:
-            self.has_step, self._scheduled_at = True, monotonic()
+            self.has_step, self.scheduled_at = True, monotonic()
             self._others.turns.add(self._step, size)
 
     def _step(self) -> None:
@@ -228,7 +235,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         a fifth of the work. And a large body is served after small ones.
         """
         self.has_step = False
-        self.deadline += monotonic() - self._scheduled_at  # its sender need not be faster because others keep us busy
+        now = monotonic()
+        waited = now - self.scheduled_at  # its sender need not be faster because others keep us busy
+        self.deadline += waited
+        self.waiting_since = min(now, self.waiting_since + waited)
+        self.holding_since = min(now, self.holding_since + waited)
         try:
             if self.state == "complete" and self._request:
                 self.state = "served"
@@ -332,16 +343,9 @@ def may_be_late(connection: HttpConnection) -> bool:
     return not connection.has_step or connection.reader.is_costly
 
 
-def seconds_waited(connection: HttpConnection, now: float) -> float:
-    """How long a connection has waited for its sender: since it sent something last; and its age, less the time that
-    SLOW_SENDER takes for what has arrived.
-
-    At least a quarter of its age: a sender could hold many connections by sending a lot at first.
-    """
-    age = now - connection.since
-    if connection.state != "receiving":
-        return age
-    return max(age / 4, age - connection.held_bytes / SLOW_SENDER, now - connection.heard_at)
+def held_since(connection: HttpConnection, now: float) -> float:
+    """Since when its bytes wait for its sender, without the time in which they wait for their turn."""
+    return connection.holding_since + (now - connection.scheduled_at if connection.has_step else 0)
 
 
 def unreceived_bytes(transport: asyncio.Transport) -> int:
