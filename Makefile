@@ -31,6 +31,10 @@ test: $(DEV)  ## the test suite; needs nothing but Python (ARGS="-n 0 -k name" p
 test-full: $(DEV) $(DOCS)  ## the tests that need other programs: faketime, strace, openssl, postgresql, node, slowhttptest, chromium, promtool, nginx, caddy, haproxy, systemd; skipped where one is missing
 	@$(BIN)/python -m pytest -m full -n 2 --dist loadfile $(ARGS)
 
+.PHONY: restore-drill
+restore-drill: $(DEV)  ## back up an installation, lose Redis, restore, and print what became of each delivery: docs/backup.md
+	@$(BIN)/python -m pytest -m full -q tests/faults/test_restore_drill.py $(ARGS)
+
 mutants: $(DEV)  ## 100 small changes of verifying and reading: at least 95 must fail a test of the contract (ARGS="--seed 2")
 	@$(BIN)/python scripts/mutants.py $(ARGS)
 

@@ -22,6 +22,7 @@ TESTED_ELSEWHERE = {
     "how-to/deploy.md": "test_deploy_pages.py",
     "how-to/production.md": "test_deploy_pages.py",
     "how-to/forward.md": "../workers/cli/test_listen.py",
+    "backup.md": "../faults/test_restore_drill.py",
     "certification.md": "test_store_pages.py",
     "client.md": "test_store_pages.py",
     "sandbox.md": "test_store_pages.py",

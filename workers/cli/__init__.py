@@ -53,6 +53,10 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "verify": ("verify", "Explain why a delivery's signature is valid or not."),
         "send": ("send", "Send a signed event as the store would, and follow it."),
     },
+    "Move": {
+        "export": ("export_import", "Write events, failures, marks and state to a file."),
+        "import": ("export_import", "Write an export file into this server."),
+    },
     "Nouns (without a command, each one lists)": {
         "events": ("events", "List, show, tail, replay and reread events."),
         "failures": ("failures", "List, show, replay and drop failures."),
@@ -85,7 +89,8 @@ class LazyGroup(CommandGroup):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"workers.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        name = "import_" if cmd_name == "import" else cmd_name.replace("-", "_")  # the first is a word of Python
+        command: click.Command = getattr(module, name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -5,12 +5,6 @@
 --       then how many parts of its once marks follow and these
 -- returns for each 1, or 0 if Redis has an event with this id
 -- No allow-oom: it needs memory.
-local function parts(at)
-  local found, last = {}, at + tonumber(ARGV[at])
-  for each = at + 1, last do found[#found + 1] = ARGV[each] end
-  return found, last + 1
-end
-
 local function restore(id, accepted, body, fields, marks)
   local e = P .. 'e:' .. id
   if redis.call('HEXISTS', e, 'store') == 1 then return 0 end
@@ -39,8 +33,8 @@ return function()
   local results, at = {}, 1
   while at <= #ARGV do
     local id, accepted, body, fields, marks = ARGV[at], ARGV[at + 1], ARGV[at + 2], nil, nil
-    fields, at = parts(at + 3)
-    marks, at = parts(at)
+    fields, at = counted_parts(at + 3)
+    marks, at = counted_parts(at)
     results[#results + 1] = restore(id, accepted, body, fields, marks)
   end
   return results

@@ -44,6 +44,7 @@ CHANGES = {
     "handlers run",
     "hosts accept",
     "hosts forget",
+    "import",
     "refused drop",
     "refused release",
     "send",
@@ -88,7 +89,18 @@ CHANGES_NOTHING = {
     "topics",
     "verify",
 }
-RUNS_OR_CREATES = {"dev", "web", "worker", "console", "listen", "init", "new-plugin", "sandbox do", "sandbox misbehave"}
+RUNS_OR_CREATES = {
+    "dev",
+    "export",
+    "web",
+    "worker",
+    "console",
+    "listen",
+    "init",
+    "new-plugin",
+    "sandbox do",
+    "sandbox misbehave",
+}
 """They run until they are stopped, write new files and never over others, or steer the sandbox of this machine."""
 
 
@@ -179,12 +191,13 @@ GIVEN = {
     "stores remove": ["north"],
     "stores resume": ["south"],
 }
-TESTED_WITH_HOSTS_AND_STORES = {"hosts accept", "hosts forget", "subscriptions apply", "subscriptions rotate"}
-"""In test_hosts.py, test_replaced_data.py and test_apply.py: they need a host that is gone, or a store's API."""
+TESTED_ELSEWHERE = {"hosts accept", "hosts forget", "import", "subscriptions apply", "subscriptions rotate"}
+"""In test_hosts.py, test_replaced_data.py, test_transfer.py and test_apply.py: they need a lost host, a file, or a
+store's API."""
 
 
 def test_what_changes_things_needs_yes_without_a_terminal(busy: System) -> None:
-    assert GIVEN.keys() | TESTED_WITH_HOSTS_AND_STORES == CHANGES
+    assert GIVEN.keys() | TESTED_ELSEWHERE == CHANGES
     before = stored(busy)
     for name, arguments in GIVEN.items():
         done = busy.run_cli(*name.split(), *arguments)

@@ -48,6 +48,13 @@ local function in_slices(command, key, arguments)
   end
 end
 
+-- Arguments whose number is at a place, before them. Returns them, and the place after them.
+local function counted_parts(at)
+  local found, last = {}, at + tonumber(ARGV[at])
+  for each = at + 1, last do found[#found + 1] = ARGV[each] end
+  return found, last + 1
+end
+
 -- `batch('ZADD', key, score, member)` or `batch('ZREM', key, member)`. A script never does both to one member.
 local function batch(command, key, first, second)
   local name = command .. key

@@ -92,7 +92,8 @@ local function find_group(handler, group)
   return string.sub(redis.sha1hex('other causes|' .. handler), 1, 8), true
 end
 
-local function join_group(id, handler, store, kind, detail)
+-- `at`: when the run failed (ms), if that was before now; see import_events.lua.
+local function join_group(id, handler, store, kind, detail, at)
   local ok, fields = pcall(cjson.decode, detail)
   if not ok or type(fields) ~= 'table' then fields = {} end
   local function text(name) -- JSON null is not nil in Lua
@@ -107,10 +108,13 @@ local function join_group(id, handler, store, kind, detail)
   local title = (others and 'other causes, beyond ' .. MAX_GROUPS .. ' groups; the last: ' or '') .. text('error')
   redis.call('HSET', P .. 'e:' .. id, 'g:' .. handler, group .. ' ' .. kind)
   pcall(function()
-    redis.call('ZADD', P .. 'gr:' .. group, NOW, item)
-    redis.call('ZADD', P .. 'groups', NOW, group)
-    redis.call('HSETNX', g, 'first', NOW)
-    redis.call('HSET', g, 'handler', handler, 'error', title, 'at', text('at'), 'last', NOW, 'example', item)
+    local when = at or NOW
+    redis.call('ZADD', P .. 'gr:' .. group, when, item)
+    redis.call('HSETNX', g, 'first', when)
+    if not at or at >= tonumber(redis.call('HGET', g, 'last') or 0) then
+      redis.call('ZADD', P .. 'groups', when, group)
+      redis.call('HSET', g, 'handler', handler, 'error', title, 'at', text('at'), 'last', when, 'example', item)
+    end
     redis.call('HINCRBY', g, kind, 1)
     redis.call('HINCRBY', g, 's:' .. store, 1)
     redis.call('HINCRBY', g, 'v:' .. (text('version') ~= '' and text('version') or '?'), 1)

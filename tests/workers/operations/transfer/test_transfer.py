@@ -1,0 +1,320 @@
+"""Export and import: another server has the same events, counts and marks, and does what the first would have done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from receiver.contract.errors import ConfigError
+from receiver.inbox import FailureQueries, Outcome, keys
+from receiver.inbox.effect_store import EffectStore
+from receiver.inbox.keyring.keyring import Keyring
+from receiver.inbox.keyring.learned_secrets import learned_secret
+from receiver.inbox.known_data import accept_data
+from receiver.inbox.transferred_data import Transfer
+from tests.receiver.inbox.test_inbox import GREET, claim_one, route
+from tests.support.harness import OTHER_SECRET, Server, System
+from workers.history.past_events import HistoryDatabase
+from workers.history.sqlite_history import SqliteHistory
+from workers.operations.transfer import export_file
+from workers.operations.transfer.export_file import ExportEnd, ExportHeader
+from workers.operations.transfer.exporting import DataExporter
+from workers.operations.transfer.importing import DataImporter, read_summary
+from workers.operations.transfer.secret_box import close_box, open_box
+from workers.runtime.history_mover import Mover
+
+ORDERED = ("shop.sync", "default", True, "c resource")
+
+
+@pytest.fixture
+def other(make_system: Callable[..., System], own_redis: Server) -> System:
+    """Another server, empty."""
+    return make_system(url=own_redis.url)
+
+
+def export(system: System, path: Path, history: HistoryDatabase | None = None, **how: Any) -> ExportEnd:
+    header = ExportHeader(data=next(iter(Transfer(system.client).data_ids()), "100"), **how)
+    return DataExporter(system.client, history, path, header).run([], "", lambda _: None)
+
+
+def import_into(system: System, path: Path, history: HistoryDatabase | None = None) -> dict[str, int]:
+    importer = DataImporter(system.client, history, system.config, keyring=None, passphrase="")
+    importer.run(path, lambda _: None)
+    return importer.results
+
+
+def settle(system: System, **event: Any) -> str:
+    event_id = system.accept(**event)
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    effects = EffectStore(system.client, keep=3600, at_work=60)
+    effects.begin(f"o:{event_id}", "shop.greet|mail", run.item, in_doubt="run")
+    effects.end(f"o:{event_id}", "shop.greet|mail", run.item, b'"sent"')
+    system.inbox.finish([Outcome(run, "done", {"result": "hi"})])
+    return event_id
+
+
+def fail(system: System, how: str = "failed", **event: Any) -> str:
+    event_id = system.accept(**event)
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    arguments = {"delay": 60} if how == "retry" else {}
+    detail = {"error": "ValueError: no", "group": "abc", "version": "1"}
+    system.inbox.finish([Outcome(run, how, detail, **arguments)])  # type: ignore[arg-type]
+    return event_id
+
+
+def counts(system: System) -> dict[str, Any]:
+    found = system.ledger.counters()
+    return {"total": found.total, "stores": found.stores, "other": found.other}
+
+
+def test_the_other_server_has_equal_counters_runs_and_failures(system: System, other: System, tmp_path: Path) -> None:
+    settled, failed, retrying = settle(system), fail(system), fail(system, "retry")
+    delivery = system.delivery(store="south")
+    (opened,) = system.inbox.accept([delivery])
+    system.inbox.accept([delivery])
+    system.client.hincrby(keys.COUNTERS, "refused|north", 3)
+    end = export(system, tmp_path / "all.gz")
+    assert end == ExportEnd(events=4, open=2, failed=1)
+    results = import_into(other, tmp_path / "all.gz")
+    assert results["new"] == 4
+    assert counts(other) == counts(system)
+    assert other.identity_holds()
+    for event_id in (settled, failed, retrying, opened.id):
+        ours, theirs = other.ledger.event(event_id), system.ledger.event(event_id)
+        assert (ours.summary, ours.body, ours.headers) == (theirs.summary, theirs.body, theirs.headers)
+        assert [(run.handler, run.status, run.result, run.error) for run in ours.runs] == [
+            (run.handler, run.status, run.result, run.error) for run in theirs.runs
+        ]
+    ours, theirs = (list(FailureQueries(one.client).every_group()) for one in (other, system))
+    assert [(one.id, one.failed, one.retrying, one.error) for one in ours] == [
+        (one.id, one.failed, one.retrying, one.error) for one in theirs
+    ]
+    assert other.client.zscore(keys.FAILED, f"{failed}|shop.greet") == system.client.zscore(
+        keys.FAILED, f"{failed}|shop.greet"
+    )
+    assert other.ledger.event_names("south")[0].seen == 1
+
+
+def test_importing_twice_changes_nothing(system: System, other: System, tmp_path: Path) -> None:
+    settle(system), fail(system), system.accept()
+    export(system, tmp_path / "all.gz")
+    import_into(other, tmp_path / "all.gz")
+    before = other.client.keys("*"), counts(other)
+    results = import_into(other, tmp_path / "all.gz")
+    assert (results["new"], results["known"]) == (0, 3)
+    assert (sorted(other.client.keys("*")), counts(other)) == (sorted(before[0]), before[1])
+
+
+def test_a_redelivery_is_a_duplicate_there_and_an_effect_is_not_repeated(
+    system: System, other: System, tmp_path: Path
+) -> None:
+    delivery = system.delivery()
+    event_id = system.inbox.accept([delivery])[0].id
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    effects = EffectStore(system.client, keep=3600, at_work=60)
+    for place in (f"o:{event_id}", "o:r:north:order:1001:mail", "o:s:north:mail"):
+        effects.begin(place, "shop.greet|mail", run.item, in_doubt="run")
+        effects.end(place, "shop.greet|mail", run.item, b'"sent"')
+    effects.write("st:shop:north", "cursor", b"7")
+    system.inbox.finish([Outcome(run, "done", {})])
+    export(system, tmp_path / "all.gz")
+    import_into(other, tmp_path / "all.gz")
+    assert other.inbox.accept([delivery])[0].status == "duplicate"
+    there = EffectStore(other.client, keep=3600, at_work=60)
+    for place in (f"o:{event_id}", "o:r:north:order:1001:mail", "o:s:north:mail"):
+        assert there.begin(place, "shop.greet|mail", run.item, in_doubt="run") == ["done", b'"sent"']
+    assert there.read("st:shop:north", "cursor") == b"7"
+    assert 0 < other.client.pttl("sh:o:s:north:mail") <= 3_600_000
+
+
+def test_open_events_run_there_and_pauses_hold(system: System, other: System, tmp_path: Path) -> None:
+    unrouted = system.accept()
+    leased = system.accept()
+    waiting = route(system.inbox, claim_one(system.inbox), ("shop.paused", "default", False))
+    assert waiting == []
+    system.administration.pause(handler="shop.paused")
+    claim_one(system.inbox)
+    assert system.client.zcard(keys.LEASED) == 1
+    export(system, tmp_path / "all.gz")
+    import_into(other, tmp_path / "all.gz")
+    assert other.administration.paused() == {"handler:shop.paused"}
+    assert other.client.zcard(keys.LEASED) == 0
+    assert other.inbox.claim({"shop.paused": 5}, capacity=5).runs == ()
+    assert [run.event.id for run in other.inbox.claim({"": 5}, capacity=5).runs] == [leased]
+    assert other.client.llen("rq:queue:storehooks") == 1
+    assert system.run_of(unrouted, "shop.paused").status == other.run_of(unrouted, "shop.paused").status == "waiting"
+
+
+def test_past_events_are_imported_too_and_moved_there(system: System, other: System, tmp_path: Path) -> None:
+    ours, theirs = SqliteHistory(tmp_path / "ours"), SqliteHistory(tmp_path / "theirs")
+    ours.check(), theirs.check()
+    delivery = system.delivery()
+    event_id = settle_delivery(system, delivery)
+    recent = settle(system)
+    Mover(system.client, ours).move(age=0, known_for=3600, many=1)
+    assert ours.event(event_id)
+    end = export(system, tmp_path / "all.gz", ours)
+    assert end.events == 2
+    import_into(other, tmp_path / "all.gz", theirs)
+    Mover(other.client, theirs).move(age=0, known_for=3600, many=10)
+    assert {event_id, recent} <= {theirs.event(one).id for one in (event_id, recent)}
+    assert theirs.event(event_id).once == ours.event(event_id).once
+    assert other.inbox.accept([delivery])[0].status == "duplicate"
+    other.client.delete(keys.EVENT + event_id)  # as its mark after the duplicate window
+    assert import_into(other, tmp_path / "all.gz", theirs)["new"] == 0
+    assert counts(other)["total"]["accepted"] == 2
+
+
+def settle_delivery(system: System, delivery: Any) -> str:
+    event_id = system.inbox.accept([delivery])[0].id
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    system.inbox.finish([Outcome(run, "done", {})])
+    return str(event_id)
+
+
+def test_counts_of_events_that_are_no_longer_stored_are_added_once(
+    system: System, other: System, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        settle(system)
+    while system.housekeeping.trim(bodies=0, records=0)[1] == 0:
+        pass
+    settle(system)
+    export(system, tmp_path / "first.gz")
+    import_into(other, tmp_path / "first.gz")
+    fail(system)
+    export(system, tmp_path / "second.gz")
+    import_into(other, tmp_path / "second.gz")
+    import_into(other, tmp_path / "first.gz")
+    assert counts(other) == counts(system)
+
+
+def test_ordered_runs_run_in_their_order_there(system: System, other: System, tmp_path: Path) -> None:
+    ids = [system.accept(data={"id": 7, "n": n}) for n in range(3)]
+    for _ in ids:
+        event = claim_one(system.inbox)
+        (reply,) = system.inbox.route([(event, [ORDERED])], system.inbox.declarations().version)
+        assert reply[0] == "routed"
+    export(system, tmp_path / "all.gz")
+    import_into(other, tmp_path / "all.gz")
+    ran = []
+    for _ in ids:
+        (run,) = other.inbox.claim({"shop.sync": 1}, capacity=1).runs
+        ran.append(run.event.id)
+        other.inbox.finish([Outcome(run, "done", {})])
+    assert ran == ids
+    assert other.identity_holds()
+
+
+def test_a_filter_leaves_out_other_events_and_what_is_no_event(system: System, other: System, tmp_path: Path) -> None:
+    wanted = settle(system)
+    settle(system, store="south"), settle(system, topic="product.updated")
+    EffectStore(system.client, keep=3600, at_work=60).write("st:shop:north", "cursor", b"7")
+    end = export(system, tmp_path / "some.gz", store="north", topic="order.*")
+    assert end.events == 1
+    import_into(other, tmp_path / "some.gz")
+    assert [one.id for one in other.ledger.events()] == [wanted]
+    assert other.client.keys("sh:st:*") == []
+    assert counts(other)["total"]["accepted"] == 1
+
+
+def test_data_that_accepted_these_events_itself_counts_them_once(system: System, tmp_path: Path) -> None:
+    settle(system), system.accept()
+    system.client.set(keys.DATA, "100")
+    export(system, tmp_path / "all.gz")
+    system.client.delete(*system.client.keys("sh:e:*"), *system.client.keys("sh:ix*"), keys.COUNTERS)
+    accept_data(system.client)
+    assert import_into(system, tmp_path / "all.gz")["new"] == 2
+    assert counts(system)["total"]["accepted"] == 2
+    assert system.identity_holds()
+
+
+@pytest.mark.parametrize("cut", [1, 300])
+def test_an_export_that_was_cut_off_goes_on(
+    system: System, other: System, tmp_path: Path, cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_file, "PART_BYTES", 500)
+    ids = [settle(system) for _ in range(6)]
+    path, whole = tmp_path / "cut.gz", tmp_path / "whole.gz"
+    export(system, path)
+    path.write_bytes(path.read_bytes()[: -cut * 3])
+    with pytest.raises(ConfigError, match="not complete"):
+        read_summary(path)
+    later = settle(system)
+    assert export(system, path).events == 6
+    export(system, whole)
+    assert [line["event"] for part in export_file.read_parts(path) for line in part.lines if "event" in line] == ids
+    import_into(other, path)
+    assert other.ledger.event(later) is None
+    assert counts(other)["total"]["accepted"] == 6
+    assert read_summary(whole)[1].events == 7
+
+
+def test_a_complete_export_and_one_with_other_options_are_not_written_over(system: System, tmp_path: Path) -> None:
+    path = tmp_path / "all.gz"
+    settle(system)
+    export(system, path)
+    with pytest.raises(ConfigError, match="complete export"):
+        export(system, path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match="other options"):
+        export(system, path, store="north")
+
+
+def test_other_files_and_newer_formats_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.gz"
+    path.write_bytes(b"no gzip")
+    with pytest.raises(ConfigError, match="no export"):
+        read_summary(path)
+    path.unlink()
+    writer = export_file.ExportWriter(path, at=0)
+    writer.add({export_file.MARK: export_file.VERSION + 1})
+    writer.end_part()
+    writer.close()
+    with pytest.raises(ConfigError, match="update it"):
+        read_summary(path)
+
+
+def test_bytes_that_are_no_text_come_back_as_they_were(system: System, other: System, tmp_path: Path) -> None:
+    event_id = settle(system)
+    content = b'{"x":"y"}\n\xff\x00\xfe not text'
+    system.client.set(keys.BODY + event_id, content)
+    export(system, tmp_path / "all.gz")
+    import_into(other, tmp_path / "all.gz")
+    assert other.client.get(keys.BODY + event_id) == content
+
+
+def test_secrets_are_exported_only_with_a_passphrase(
+    make_system: Callable[..., System], own_redis: Server, tmp_path: Path
+) -> None:
+    key = '[secrets]\nkey = "{}"\n'.format
+    source, target = make_system(more=key("11" * 32)), make_system(url=own_redis.url, more=key("22" * 32))
+    store = source.config.known_stores["north"]
+    Keyring(source.client, tmp_path, "11" * 32).store([learned_secret(store, OTHER_SECRET, origin="created")])
+    settle(source)
+    path, word = str(tmp_path / "all.gz"), tmp_path / "passphrase"
+    refused = source.run_cli("export", path, "--secrets")
+    assert (refused.returncode, "needs a passphrase" in refused.stderr) == (2, True), refused.stderr
+    word.write_text("correct horse battery\n")
+    done = source.run_cli("export", path, "--secrets", "--passphrase-file", str(word))
+    assert (done.returncode, "1 event (0 open, 0 failed), 1 secret" in done.stdout) == (0, True), done.stderr
+    plain = b"".join(orjson.dumps(line) for part in export_file.read_parts(Path(path)) for line in part.lines)
+    assert OTHER_SECRET.encode() not in plain
+    asked = target.run_cli("import", path)
+    assert (asked.returncode, "this would import 1 event; confirm it with --yes" in asked.stderr) == (2, True)
+    assert target.client.zcard(keys.INDEX) == 0
+    done = target.run_cli("import", path, "--secrets", "--passphrase-file", str(word), "--yes")
+    assert (done.returncode, "events: 1 new" in done.stdout) == (0, True), done.stderr
+    found = Keyring(target.client, tmp_path / "there", "22" * 32).secrets_of("north")
+    assert [one.text for one in found] == [OTHER_SECRET]
+
+
+def test_another_passphrase_opens_nothing() -> None:
+    box = close_box([{"text": "secret"}], "correct horse battery")
+    assert open_box(box, "correct horse battery") == [{"text": "secret"}]
+    with pytest.raises(ConfigError, match="does not open"):
+        open_box(box, "another passphrase")
