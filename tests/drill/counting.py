@@ -55,6 +55,12 @@ class Counted:
     worst_answer: float = 0.0
 
     @property
+    def lost_seconds(self) -> float:
+        """The time in which the deliveries that were not handled were answered."""
+        times = [one.answered for one in self.not_handled]
+        return max(times) - min(times) if times else 0.0
+
+    @property
     def sent(self) -> int:
         return self.accepted + sum(self.failed.values())
 

@@ -229,6 +229,11 @@ class Fleet:
             code = sender.stop(60)
         assert code == 0, sender.output()
 
+    def accept_loss(self) -> None:
+        """What an operator says once `doctor` has named a loss that cannot be undone."""
+        command = [str(CURRENT / "storehooks"), "hosts", "accept", "--yes", "--config", str(self.hosts[0].config_file)]
+        subprocess.run(command, check=True, capture_output=True, cwd=self.folder)
+
     def start_doctor(self) -> Doctor:
         return Doctor(self.hosts[0].config_file, self.folder)
 

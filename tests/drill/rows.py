@@ -26,18 +26,24 @@ class Row:
     """Rows with the same one that follow each other share it."""
     none_may_fail: bool = False
     """Whether every delivery must be answered 2xx."""
-    may_lose: bool = False
-    """Whether accepted deliveries that were not handled are printed only. It is documented where that is so."""
+    may_lose_seconds: float = 0.0
+    """Accepted deliveries of this time, at most, may be lost; their number is printed. It is documented where that is
+    so. If `doctor` has noticed a loss, an operator says `hosts accept`."""
 
 
+NOTICED_SECONDS = 5.0
+"""Within this time after the promotion every process has left the old primary."""
+UNNOTICED_SECONDS = 1.0
+"""Within this time the old primary notices that its replica has left: milliseconds, unless the machine is busy."""
 MIN_REPLICAS = ("--min-replicas-to-write", "1")
 
 
 def failover(fault: Callable[[Installation], None], ack: str, settings: tuple[str, ...]) -> Row:
     alive = fault is faults.replace_live_primary
-    name = f"failover, {'live' if alive else 'dead'} primary, {ack}{', min-replicas' if settings else ''}"
-    may_lose = alive and ack == "stored" and not settings
-    return Row(name, fault, with_sentinels(ack, *settings), may_lose=may_lose)
+    name = f"failover from {'live' if alive else 'dead'} primary ({ack}{' + min-replicas' if settings else ''})"
+    left_after = UNNOTICED_SECONDS if settings else NOTICED_SECONDS
+    may_lose = left_after if alive and ack == "stored" else 0.0
+    return Row(name, fault, with_sentinels(ack, *settings), may_lose_seconds=may_lose)
 
 
 ROWS = (

@@ -32,8 +32,9 @@ class Result:
 
     def __post_init__(self) -> None:
         self.wrong = [self.broken] if self.broken else []
-        if self.counted.not_handled and not self.row.may_lose:
-            self.wrong.append(f"{len(self.counted.not_handled):,} accepted and not handled")
+        lost, seconds = len(self.counted.not_handled), self.counted.lost_seconds
+        if lost and (not self.row.may_lose_seconds or seconds > self.row.may_lose_seconds):
+            self.wrong.append(f"{lost:,} accepted and not handled, answered within {seconds:.1f} s")
         if self.counted.failed and self.row.none_may_fail:
             self.wrong.append(f"{sum(self.counted.failed.values()):,} failed deliveries")
         if not self.broken and not self.counted.accepted:

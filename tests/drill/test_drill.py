@@ -38,24 +38,35 @@ def test_deliveries_are_counted_from_what_sender_and_handlers_noted() -> None:
 
 def test_a_row_fails_by_a_lost_delivery_a_failed_one_and_by_what_doctor_finds() -> None:
     found = count(read_answers(ANSWERS), read_effects(EFFECTS), ("shop.fast", "shop.slow"))
-    row = replace(ROWS[0], none_may_fail=False, may_lose=False)
-    assert Result(row, found, well_after=1.0).wrong == ["1 accepted and not handled"]
-    assert Result(replace(row, may_lose=True), found, well_after=1.0).wrong == []
-    assert Result(replace(row, may_lose=True, none_may_fail=True), found, well_after=1.0).wrong == [
+    row = replace(ROWS[0], none_may_fail=False)
+    assert Result(row, found, well_after=1.0).wrong == ["1 accepted and not handled, answered within 0.0 s"]
+    assert Result(replace(row, may_lose_seconds=1.0), found, well_after=1.0).wrong == []
+    assert Result(replace(row, may_lose_seconds=1.0, none_may_fail=True), found, well_after=1.0).wrong == [
         "2 failed deliveries"
     ]
-    result = Result(replace(row, may_lose=True), found, well_after=None, left="FAIL spool: it is full")
+    result = Result(replace(row, may_lose_seconds=1.0), found, well_after=None, left="FAIL spool: it is full")
     assert result.wrong == ["doctor: FAIL spool: it is full"]
     assert "never" in table([result])
     assert "1 x 503, 1 x TimeoutError" in table([result])
     assert summary([result], 60).endswith("1 rows, 1 failed, 1.0 minutes")
 
 
-def test_every_failover_has_a_row_of_its_own_and_only_one_may_lose() -> None:
+def test_a_loss_that_goes_on_for_longer_than_it_may_fails_the_row() -> None:
+    answers = [line.replace("10.1", "8.0") for line in ANSWERS.splitlines()]
+    found = count(read_answers("\n".join(answers)), [], ("shop.fast", "shop.slow"))
+    row = replace(ROWS[0], may_lose_seconds=3.0)
+    assert Result(row, found, well_after=1.0).wrong == ["3 accepted and not handled, answered within 3.1 s"]
+    assert Result(replace(row, may_lose_seconds=3.2), found, well_after=1.0).wrong == []
+
+
+def test_every_failover_has_a_row_of_its_own_and_only_a_live_primary_with_stored_may_lose() -> None:
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)
     assert sum("failover" in name for name in names) == 8
-    assert [row.name for row in ROWS if row.may_lose] == ["failover, live primary, stored"]
+    assert [row.name for row in ROWS if row.may_lose_seconds] == [
+        "failover from live primary (stored)",
+        "failover from live primary (stored + min-replicas)",
+    ]
 
 
 @pytest.mark.full
