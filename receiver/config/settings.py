@@ -18,6 +18,7 @@ from receiver.config.values import (
     Address,
     AgeAndSize,
     Bounds,
+    DataPath,
     Duration,
     FieldPath,
     HeaderName,
@@ -140,6 +141,12 @@ class HistorySettings(Section):
 
     url: HistoryUrl = ""
     after: Duration = 3600.0
+
+
+class RedactSettings(Section):
+    """What is removed from the data of events before they are stored."""
+
+    paths: tuple[DataPath, ...] = ()
 
 
 class LimitSettings(Section):
@@ -321,6 +328,7 @@ class FileSettings(BaseSettings):
     workers: WorkersSettings = WorkersSettings()
     retention: RetentionSettings = RetentionSettings()
     history: HistorySettings = HistorySettings()
+    redact: RedactSettings = RedactSettings()
     alerts: AlertsSettings = AlertsSettings()
     limits: dict[str, LimitSettings] = {}
     plugins: dict[str, PluginSettings] = {}

@@ -37,7 +37,9 @@ def _store(settings: FileSettings, places: Places, schemes: _Schemes, name: str)
         where = places.nearest(("stores", name, "signing_secrets"))
         raise ConfigError(f"{where}: stores.{name} has {count} signing_secrets; keep the newest {MAX_SECRETS}")
     secrets = tuple(_secret(settings, places, scheme, name, index) for index in range(count))
-    return Store(name, scheme, secrets, url=settings.public_url_of(name), domain=given.domain)
+    return Store(
+        name, scheme, secrets, url=settings.public_url_of(name), domain=given.domain, redact=settings.redact.paths
+    )
 
 
 def _secret(settings: FileSettings, places: Places, scheme: Scheme, store: str, index: int) -> Secret:

@@ -30,6 +30,7 @@ _FRAMING_HEADERS = ("host", "content-length", "content-type", "transfer-encoding
 SANDBOX_SECRET = "whsec_c2FuZGJveCBvbmx5LCBuZXZlciBpbiBwcm9kdWN0aW9u"  # noqa: S105  "sandbox only, never in production"
 
 
+_DATA_PATH = re.compile(r"[^.\s]+(\.[^.\s]+)*")
 PERSONAL = (
     *("first_name", "last_name", "full_name", "customer.name", "buyer.name", "recipient.name"),
     *("*address*", "*email*", "*phone*", "*mobile*", "ip", "*_ip", "ip_*", "x-forwarded-for", "forwarded"),
@@ -214,6 +215,12 @@ def _parse_record_path(value: Any) -> str | tuple[str, ...]:
     raise ValueError('not a path; write "total_price", or a list of paths, tried in order')
 
 
+def _check_data_path(value: str) -> str:
+    if not _DATA_PATH.fullmatch(value):
+        raise ValueError('not a path into the data of an event; write "email" or "customer.email"')
+    return value
+
+
 def _check_header_name(value: str) -> str:
     if not _HEADER_NAME.fullmatch(value) or value.lower() in _FRAMING_HEADERS:
         raise ValueError('not the name of a header that can be set; write it like "x-api-key"')
@@ -256,6 +263,7 @@ Networks = Annotated[tuple[str, ...], BeforeValidator(_check_networks)]
 Moment = Annotated[datetime, AfterValidator(_with_timezone)]
 FieldPath = Annotated[str, AfterValidator(_check_field_path)]
 RecordPath = Annotated[str | tuple[str, ...], PlainValidator(_parse_record_path)]
+DataPath = Annotated[str, AfterValidator(_check_data_path)]
 HeaderName = Annotated[str, AfterValidator(_check_header_name)]
 HeaderValue = Annotated[str, AfterValidator(_check_header_value)]
 Names = Annotated[tuple[str, ...] | None, BeforeValidator(as_tuple)]

@@ -20,6 +20,8 @@ T = TypeVar("T")
 ID_LENGTH = 26
 UNREADABLE = "unreadable"
 
+REDACTED = "storehooks-redacted"
+"""Stored like a header with an event whose body is redacted: the digest of the body that was signed, and the paths."""
 MAX_FIELDS = 1_000
 """Fields of a form."""
 MAX_ESCAPES = 100_000
@@ -44,9 +46,9 @@ def body_digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:16]
 
 
-def other_event_id(event_id: str, body: bytes) -> str:
+def other_event_id(event: Event) -> str:
     """Return the id of an event whose delivery has the id of another event. accept.lua makes the same."""
-    named = hashlib.sha1(f"{event_id} {body_digest(body)}".encode(), usedforsecurity=False)
+    named = hashlib.sha1(f"{event.id} {event.signed_digest}".encode(), usedforsecurity=False)
     return named.hexdigest()[:ID_LENGTH].translate(_HEX_LETTERS)
 
 
@@ -128,7 +130,7 @@ class Event:
     received_at: datetime
     """When the receiver got the delivery, in UTC."""
     body: bytes = field(repr=False)
-    """The raw bytes of the body, exactly as the store signed them."""
+    """The raw bytes of the body, exactly as the store signed them, unless `redacted` names fields that were removed."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The headers of the delivery, with names in lower case; its query fields as `?NAME`. Credentials are removed."""
     delivery_id: str = ""
@@ -151,6 +153,18 @@ class Event:
     def payload(self) -> Any:
         """The whole document. Integers keep all their digits; other numbers are floats. A form is a dict of texts."""
         return self._read()
+
+    @property
+    def redacted(self) -> tuple[str, ...]:
+        """The paths of `data` whose values were removed before the event was stored: `[redact] paths`. They are null
+        in `body`, which is not what the store signed then."""
+        return tuple(self.headers.get(REDACTED, "").split()[1:])
+
+    @property
+    def signed_digest(self) -> str:
+        """A digest of the body as the store signed it."""
+        mark = self.headers.get(REDACTED)
+        return mark.partition(" ")[0] if mark else body_digest(self.body)
 
     @property
     def data(self) -> Any:

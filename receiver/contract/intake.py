@@ -14,6 +14,7 @@ import orjson
 
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import UNREADABLE, Event, build, event_id, follow, form_fields, is_form, walk
+from receiver.contract.redaction import redact
 from receiver.contract.signing.signatures import Headers, Scheme, id_has_separator, joined_id, may_be_cut, verify
 from receiver.contract.signing.sources import Reader, count_containers, item_slices, too_many_containers
 from receiver.contract.stored_headers import ITEM, stored_headers
@@ -149,6 +150,8 @@ def _read_event(
             "record_map": scheme.record,
         },
     )
+    if store.redact and document is not None:
+        event = redact(event, store.redact)
     is_unidentified = content and not delivery_id and not _is_thin(follow(document, data_path))
     return build(
         Delivery,

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 
 from receiver.contract.errors import DeliveryRefused
+from receiver.contract.event import REDACTED
 from receiver.contract.signing.signatures import Headers, Scheme
 
 MAX_HEADERS = 64
 MAX_NAME = 64
 ITEM = "storehooks-item"
 """Stored like a header with each event of a batch: its place in the delivery, from 1. Never read from a sender."""
-NEVER_STORED = frozenset(("authorization", "proxy-authorization", "cookie", ITEM))
+NEVER_STORED = frozenset(("authorization", "proxy-authorization", "cookie", ITEM, REDACTED))
 """Never stored as they were sent. One that the scheme reads is stored sealed with a refusal."""
 NOT_STORED = "(not stored: it may be a credential)"
 """The value of a header whose own value is not stored. Not an empty one: that may have been sent."""

@@ -43,6 +43,8 @@ class Store:
     """The URL that the store sends to. Some schemes sign it."""
     domain: str = ""
     """The name that the store sends at its scheme's `store` sources: a domain or a shop id."""
+    redact: tuple[str, ...] = ()
+    """The paths into the data of its events whose values are not stored."""
 
     @cached_property
     def normalised_domain(self) -> str:

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import orjson
 from redis.exceptions import RedisError, ResponseError
 
-from receiver.contract.event import body_digest
 from receiver.contract.failure_groups import group_id
 from receiver.contract.intake import Delivery
 from receiver.contract.topics import PROBE
@@ -111,7 +110,7 @@ def _accept_arguments(delivery: Delivery, repeat_window: float, quota: int, wait
         delivery.content_hash if repeat_window else "",
         quota,
         problem,
-        body_digest(event.body),
+        event.signed_digest,
         delivery.first_id,
         int(waited * 1000),
         1 if delivery.others_count else 0,

@@ -13,6 +13,7 @@ from receiver.contract.intake import Delivery
 from receiver.inbox import keys
 from receiver.inbox.accept_batch import MAX_EVENT_NAMES, unreadable_detail
 from receiver.inbox.history_place import place_host
+from receiver.inbox.model import pack
 from receiver.inbox.queries.handlers import held_stores
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
@@ -37,6 +38,8 @@ class ReopenResult(StrEnum):
     """It was waiting or running already."""
     NO_BODY = "no-body"
     """The event's body was removed by age."""
+    ERASED = "erased"
+    """The event was erased."""
     UNREADABLE = "unreadable"
     """The delivery could not be read, so there is no handler to run; see `reread`."""
     CHANGED = "changed"
@@ -61,6 +64,7 @@ _REPLAYED = frozenset(
 NOT_REPLAYED = {
     ReopenResult.OPEN: "already waiting or running",
     ReopenResult.NO_BODY: "the body was deleted by retention",
+    ReopenResult.ERASED: "the event was erased, and nothing of its content is left",
     ReopenResult.UNREADABLE: "the delivery could not be read; see `storehooks events reread`",
     ReopenResult.CHANGED: "failed again since the start, or no failure any more",
     ReopenResult.ABSENT: "no such run",
@@ -81,6 +85,8 @@ class RereadResult(StrEnum):
     """It was delivered again and accepted since, so it is settled."""
     NO_BODY = "no-body"
     """Its body was removed by age."""
+    ERASED = "erased"
+    """The event was erased."""
     NOT_UNREADABLE = "not-unreadable"
     """It is not, or no longer, an event that could not be read."""
     DAMAGED = "damaged"
@@ -159,6 +165,7 @@ class Administration:
             # Without a delivery id, the event's id is random.
             arguments += (event.id if event.delivery_id else "", one.first_id)
             arguments.append(one.content_hash if repeat_window else "")
+            arguments.append(pack(event) if event.redacted else "")
         replies = script_runner.run_one(self.client, "reread", *arguments)
         return [RereadResult(reply.decode()) for reply in replies]
 

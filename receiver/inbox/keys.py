@@ -29,6 +29,8 @@ Events
                             p:{handler}  the number of replays.
                             alias        under which other id a redelivery is looked for since it was read again; the
                                          record of that id has only alias_of (this event) and digest.
+                            erased       when the event was erased (ms), and the id of the erasure. Of such a record
+                                         only what counters and duplicates need is left, and same, which is like moved.
                             l:{handler}  "token late": the token of the last expired lease ("-" once that worker has
                                          answered), and how often a worker was late with the run but alive.
                             An event that was moved to the history leaves a mark, which expires: digest, received,
@@ -161,6 +163,9 @@ Stores
 
 People
     audit           zset    What people did, as JSON, by time (ms), and how it ended. Limited; see audit_trail.py.
+    erasure:{subject}       string  An erasure that has begun and not ended, as JSON, by a digest of its subject; see
+                            erasures.py.
+    receipts        zset    The receipts of erasures, as JSON, by time (ms).
     session:{key}   hash    A login of the console, by a digest of its cookie: role, proof of the password. Expires.
     link:{key}      string  A link to the console that works once, by a digest. Expires.
     login:{key}     string  How many logins have failed from some addresses. Expires.
@@ -266,6 +271,7 @@ ALERT_MESSAGES = PREFIX + "alert_messages"
 ALERT_DUE = PREFIX + "alert_due"
 ALERT_MARKS = PREFIX + "alert_marks"
 AUDIT = PREFIX + "audit"
+RECEIPTS = PREFIX + "receipts"
 SESSION = PREFIX + "session:"
 LINK = PREFIX + "link:"
 LOGIN = PREFIX + "login:"

@@ -15,6 +15,7 @@ being spooled. A refused delivery may be lost in a power cut (synchronous NORMAL
         refused_body   headers and raw body of refusals, as far as they are stored; deleted before their lines
 """
 
+from receiver.spool.compaction import compact
 from receiver.spool.damaged_events import DamagedEvents, is_damage, keep, kept_files, open_damaged, rename, set_aside
 from receiver.spool.database import BUSY_SECONDS, check_format
 from receiver.spool.refused_deliveries import (
@@ -56,6 +57,7 @@ __all__ = [
     "SpooledRow",
     "StoreRefusals",
     "check_format",
+    "compact",
     "events_files",
     "is_damage",
     "keep",

@@ -53,7 +53,8 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "verify": ("verify", "Explain why a delivery's signature is valid or not."),
         "send": ("send", "Send a signed event as the store would, and follow it."),
     },
-    "Move": {
+    "Data": {
+        "erase": ("erase", "Erase what is stored about a person; show receipts."),
         "export": ("export_import", "Write events, failures, marks and state to a file."),
         "import": ("export_import", "Write an export file into this server."),
     },

@@ -14,7 +14,12 @@ from receiver.inbox.audit_trail import AuditTrail
 
 def record(client: Redis, action: str, *, count: int | None = None, **selection: Any) -> None:
     """Record an action of the person at this terminal."""
-    AuditTrail(client).begin(f"command {_user()}@{socket.gethostname()}", action, selection, count=count)
+    AuditTrail(client).begin(person(), action, selection, count=count)
+
+
+def person() -> str:
+    """Who is at this terminal."""
+    return f"command {_user()}@{socket.gethostname()}"
 
 
 def _user() -> str:

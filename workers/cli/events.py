@@ -158,6 +158,11 @@ def _show(record: EventRecord) -> None:
             wrap="RESULT",
         )
         output.echo()
+    if record.redacted:
+        output.echo(f"Removed by [redact] paths: {', '.join(record.redacted)}.")
+    if record.erased_at:
+        output.echo(f"The event was erased on {output.clock(record.erased_at)}; nothing of its content is left.")
+        return
     if record.body:
         output.payload(record.body)
     else:
@@ -284,5 +289,5 @@ def _record_json(record: EventRecord) -> dict[str, Any]:
         payload = orjson.loads(record.body)
     except orjson.JSONDecodeError:
         payload = form_fields(record.body) or record.body.decode("utf-8", "replace")
-    secret = {"signed_with": record.signed_with}
-    return {**asdict(record.summary), **secret, "headers": record.headers, "payload": payload, "runs": record.runs}
+    about = {"signed_with": record.signed_with, "redacted": record.redacted, "erased_at": record.erased_at}
+    return {**asdict(record.summary), **about, "headers": record.headers, "payload": payload, "runs": record.runs}

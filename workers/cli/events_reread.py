@@ -16,6 +16,7 @@ from workers.operations.reread import Rereader
 NOT_READ = {
     RereadResult.DUPLICATE: ("duplicates", "duplicate", "settled: delivered again and accepted meanwhile"),
     RereadResult.NO_BODY: ("no_body", "failed", "not read: no such event, or its body was deleted by retention"),
+    RereadResult.ERASED: ("erased", "failed", "not read: the event was erased, and nothing of its content is left"),
     RereadResult.NOT_UNREADABLE: ("not_unreadable", "open", "not read again: not an unreadable event"),
     RereadResult.DAMAGED: ("damaged", "failed", "not read: the record is damaged"),
 }

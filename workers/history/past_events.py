@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from receiver.contract.errors import StorehooksError
 from receiver.contract.event import Event
@@ -72,6 +72,10 @@ class PastEvent:
     """Why a part of it cannot be searched, if the database could not take it. Nothing of the event is lost."""
 
     @property
+    def is_erased(self) -> bool:
+        return b"erased" in self.fields
+
+    @property
     def position(self) -> Position:
         return Position(self.accepted_at, self.id)
 
@@ -118,6 +122,7 @@ class HistoryDatabase(ABC):
         """Store events, those that are stored already again. All are committed on return, except those returned.
 
         A stored event that has settled later stays as it is: a process that hung must not write an old run over it.
+        The content of one that was erased is deleted.
         """
 
     def event(self, event_id: str) -> PastEvent | None:
@@ -135,6 +140,14 @@ class HistoryDatabase(ABC):
     @abstractmethod
     def forget(self, event_ids: Sequence[str]) -> int:
         """Delete events. Returns how many there were."""
+
+    @abstractmethod
+    def rows(self, store: str, after: Position, many: int) -> list[tuple[Any, ...]]:
+        """The next events of a store after a position, in order of acceptance, as `row_format.event_of` takes them."""
+
+    @abstractmethod
+    def compact(self, changed: Sequence[Position]) -> None:
+        """Write files anew in which events were changed, so that they have nothing of the old content. Others wait."""
 
     @abstractmethod
     def sizes(self) -> HistorySizes: ...

@@ -19,7 +19,16 @@ from psycopg.conninfo import conninfo_to_dict
 from workers.history.event_filter import EventFilter
 from workers.history.past_events import HistoryDatabase, HistoryError, HistorySizes, NotMoved, PastEvent, Position
 from workers.history.payload_search import contained, without_nul
-from workers.history.postgres_schema import LOCK, SCHEMA_VERSION, TABLES, add_days, drop_days, upgrade, version_of
+from workers.history.postgres_schema import (
+    LOCK,
+    SCHEMA_VERSION,
+    TABLES,
+    add_days,
+    drop_days,
+    rewrite_day,
+    upgrade,
+    version_of,
+)
 from workers.history.row_format import COLUMNS, compressed, day_of, event_of, row_of, searched
 
 CONNECT_SECONDS = 5
@@ -136,6 +145,20 @@ class PostgresHistory(HistoryDatabase):
                         query = f"DELETE FROM storehooks.{table} WHERE id = ANY(%s)".encode()
                         many = max(many, db.execute(query, (list(map(searched, event_ids)),)).rowcount)
         return many
+
+    def rows(self, store: str, after: Position, many: int) -> list[tuple[Any, ...]]:
+        query = (
+            f"SELECT {_READ}, c.content FROM storehooks.records AS r LEFT JOIN storehooks.contents AS c "
+            "USING (id, accepted_at) WHERE r.store = %s AND (r.accepted_at, r.id) > (%s, %s) "
+            "ORDER BY r.accepted_at, r.id LIMIT %s"
+        )
+        found = self._rows(query, (searched(store), _moment(after.accepted_at), after.id, many))
+        return [(row[0], (row[1] - EPOCH) // _US, (row[2] - EPOCH) // _MS, *row[3:]) for row in found]
+
+    def compact(self, changed: Sequence[Position]) -> None:
+        for day in {day_of(one.accepted_at) for one in changed}:
+            with self._using() as db:
+                rewrite_day(db, day)
 
     def sizes(self) -> HistorySizes:
         partitions = (
@@ -259,6 +282,7 @@ class _Rows(NamedTuple):
     day: datetime
     record: dict[str, Any]
     content: dict[str, Any] | None
+    is_erased: bool = False
 
 
 def _rows_of(event: PastEvent) -> _Rows:
@@ -268,7 +292,7 @@ def _rows_of(event: PastEvent) -> _Rows:
     for name, unit in (("accepted_at", 1), ("settled_at", 1000), ("received_at", 1000)):
         record[name] = _moment(record[name] * unit)
     if not event.content:
-        return _Rows(event.id, day, record, None)
+        return _Rows(event.id, day, record, None, event.is_erased)
     data, fault = _data(event)
     if fault:
         record["problem"] = f"its payload cannot be searched: {fault}"
@@ -293,6 +317,9 @@ def _data(event: PastEvent) -> tuple[str | None, str]:
 
 def _insert(db: Connection[Any], rows: Sequence[_Rows]) -> None:
     contents = [one.content for one in rows if one.content]
+    if gone := [one.record for one in rows if one.is_erased]:
+        query = "DELETE FROM storehooks.contents WHERE id = ANY(%s) AND accepted_at = ANY(%s)"
+        db.execute(query, [[one[name] for one in gone] for name in _KEY])
     for table, given in (("records", [one.record for one in rows]), ("contents", contents)):
         if given:
             db.execute(_UPSERTS[table], [[one[name] for one in given] for name in given[0]])

@@ -110,3 +110,9 @@ def drop_days(db: Connection[Any], table: str, before: datetime) -> None:
                 db.execute(f"DELETE FROM {name} WHERE settled_at < %s".encode(), (before,))
             else:
                 db.execute(f"DROP TABLE {name}".encode())
+
+
+def rewrite_day(db: Connection[Any], day: datetime) -> None:
+    """Write the tables of a day anew, so that they have nothing of rows that were changed or deleted."""
+    for table in TABLES:
+        db.execute(f"VACUUM FULL storehooks.{table}_{day:%Y%m%d}".encode())

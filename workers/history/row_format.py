@@ -83,6 +83,11 @@ def event_of(
     return PastEvent(event_id, accepted_at, settled_at, fields, content and decompressed(content), once, problem)
 
 
+def may_contain(record: bytes, content: bytes | None, text: bytes) -> bool:
+    """Whether a row may have a text of ASCII in its record or its content."""
+    return text in _record_text(record) or (content is not None and text in decompressed(content))
+
+
 def searched(text: str) -> str:
     """A text as the columns have it."""
     return text[:MAX_TEXT].replace("\0", "\ufffd")
@@ -144,9 +149,13 @@ def _pack_record(fields: Mapping[bytes, bytes], once: Mapping[bytes, bytes]) -> 
     return _RECORD + packer.compress(orjson.dumps(parts)) + packer.flush()
 
 
-def _unpack_record(record: bytes) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+def _record_text(record: bytes) -> bytes:
     packer = zlib.decompressobj(zdict=_KNOWN_TEXT)
-    parts = orjson.loads(packer.decompress(record[1:]) + packer.flush())
+    return packer.decompress(record[1:]) + packer.flush()
+
+
+def _unpack_record(record: bytes) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    parts = orjson.loads(_record_text(record))
     fields, once = (
         {key.encode("latin-1"): value.encode("latin-1") for key, value in parts[name].items()}
         for name in ("fields", "once")

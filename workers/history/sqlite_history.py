@@ -42,6 +42,7 @@ _UPSERT_CONTENT = (
     "INSERT OR REPLACE INTO contents (number, settled_at, content) "
     "SELECT number, ?, ? FROM records WHERE id = ? AND accepted_at = ?"
 )
+_DELETE_CONTENT = "DELETE FROM contents WHERE number IN (SELECT number FROM records WHERE id = ? AND accepted_at = ?)"
 _FIXES = {
     sqlite3.SQLITE_FULL: "; free space on its disk",
     sqlite3.SQLITE_READONLY: "; change its owner or its mode, or make its disk writable",
@@ -157,6 +158,24 @@ class SqliteHistory(HistoryDatabase):
                     )
                     many += db.execute("DELETE FROM records WHERE id = ?", (event_id,)).rowcount
         return many
+
+    def rows(self, store: str, after: Position, many: int) -> list[tuple[Any, ...]]:
+        query = (
+            f"SELECT {_READ_ALL} WHERE r.store = ? AND r.accepted_at >= ? AND (r.accepted_at, r.id) > (?, ?) "
+            "ORDER BY r.accepted_at, r.id LIMIT ?"
+        )
+        found: list[tuple[Any, ...]] = []
+        for path in reversed(self._files()):
+            if path.stem >= _month(max(0, after.accepted_at)) and len(found) < many:
+                with self._open(path) as db:
+                    values = (searched(store), after.accepted_at, *after, many - len(found))
+                    found += db.execute(query, values).fetchall()
+        return found
+
+    def compact(self, changed: Sequence[Position]) -> None:  # noqa: ARG002  any file may have deleted rows
+        for path in self._files():
+            with self._open(path) as db:
+                db.execute("VACUUM")
 
     def sizes(self) -> HistorySizes:
         events, size, oldest = 0, 0, None
@@ -302,6 +321,8 @@ def _upgrade(db: sqlite3.Connection) -> None:
 def _write(db: sqlite3.Connection, events: Sequence[PastEvent]) -> None:
     rows = [row_of(event) for event in events]
     db.executemany(_UPSERT, rows)
+    gone = [(one.id, one.accepted_at) for one in events if one.is_erased]
+    db.executemany(_DELETE_CONTENT, gone)
     contents = [(one.settled_at, compressed(one.content), one.id, one.accepted_at) for one in events if one.content]
     db.executemany(_UPSERT_CONTENT, contents)
 

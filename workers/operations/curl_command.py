@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, DeliveryRefused
-from receiver.contract.event import Event
+from receiver.contract.event import REDACTED, Event
 from receiver.contract.intake import NoEvents, receive
 from receiver.contract.signing.signatures import sign
 from receiver.contract.signing.sources import with_query
@@ -20,7 +20,10 @@ from workers.operations.edited_events import EDITED_FROM
 MAX_ARGUMENT = 100_000
 """Bytes of a body that is an argument; Linux allows 128 KiB."""
 NOT_SENT = frozenset(
-    ("host", "content-length", "connection", "accept-encoding", "transfer-encoding", "expect", ITEM, EDITED_FROM)
+    (
+        *("host", "content-length", "connection", "accept-encoding", "transfer-encoding", "expect"),
+        *(ITEM, REDACTED, EDITED_FROM),
+    )
 )
 """Headers that curl writes itself, that belong to one connection, or that are only ours."""
 

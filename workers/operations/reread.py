@@ -46,7 +46,8 @@ class Rereader:
                 self.counts[RereadResult.DAMAGED] += 1
                 continue
             if event is None:
-                self.counts[RereadResult.NO_BODY] += 1
+                is_erased = self._queries.client.hexists(keys.EVENT + stored_id, "erased")
+                self.counts[RereadResult.ERASED if is_erased else RereadResult.NO_BODY] += 1
             elif self._store in (None, event.store):
                 read = _read_again(event, self._stores.get(event.store))
                 if ITEM in read.event.headers and ITEM not in event.headers:
@@ -86,6 +87,9 @@ def _read_again(event: Event, store: Store | None) -> Delivery:
     """The delivery as the current config reads it; with a reason if it cannot be read."""
     if store is None:
         return Delivery(event, theirs="", unreadable="its store is not in the config")
+    if event.redacted:
+        why = f"[redact] paths removed {', '.join(event.redacted)}, and only the body that was signed can be read again"
+        return Delivery(event, theirs="", unreadable=why)
     try:
         return read_again(event, store)
     except DeliveryRefused as error:

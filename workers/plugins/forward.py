@@ -21,7 +21,7 @@ from receiver import __version__
 from receiver.config import Config
 from receiver.config.settings import ForwardSettings, NetworkSettings
 from receiver.contract.errors import PluginError
-from receiver.contract.event import Event
+from receiver.contract.event import REDACTED, Event
 from receiver.contract.signing.grammar import Secret
 from receiver.contract.signing.signatures import PRESETS, sign
 from receiver.contract.signing.sources import header_bytes, with_query
@@ -42,7 +42,7 @@ MAX_EXCERPT = 200
 _NOT_SENT = frozenset(
     (
         *("host", "content-length", "transfer-encoding", "connection", "keep-alive", "proxy-connection", "te"),
-        *("trailer", "upgrade", "expect", "accept-encoding", ITEM),
+        *("trailer", "upgrade", "expect", "accept-encoding", ITEM, REDACTED),
     )
 )
 """Headers of the connection that a delivery came by."""
@@ -130,6 +130,11 @@ def headers_for(event: Event, secret: Secret | None, *, now: float) -> dict[str,
         kind = event.headers.get("content-type", "application/json")
         sent = {"content-type": kind, "user-agent": f"storehooks/{__version__}", "webhook-id": event.id}
         sent |= sign(STANDARD, secret=secret, headers=sent, body=event.body, now=now).headers
+    elif event.redacted:
+        raise Fail(
+            f"[redact] paths removed {', '.join(event.redacted)} from the body, so the store's signature does not "
+            "match it: set a secret in this [forward.NAME], with which it is signed anew"
+        )
     else:
         left_out = {*_NOT_SENT, *omitted_headers(event.headers), *sealed_headers(event.headers)}
         sent = {name: value for name, value in event.headers.items() if name not in left_out}

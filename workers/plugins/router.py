@@ -19,6 +19,8 @@ HandlerFunction = Callable[[Event, Context[Any]], Any]
 FailedFunction = Callable[[Event, Context[Any], BaseException], Any]
 F = TypeVar("F", bound=HandlerFunction)
 G = TypeVar("G", bound=FailedFunction)
+EraseFunction = Callable[[Any, Context[Any]], Any]
+E = TypeVar("E", bound=EraseFunction)
 S = TypeVar("S", bound=Callable[[Any], Any])
 
 
@@ -84,6 +86,7 @@ class Router:
         self.startup_function: Callable[[Any], Any] | None = None
         self.shutdown_function: Callable[[Any], Any] | None = None
         self.failed_function: FailedFunction | None = None
+        self.erase_function: EraseFunction | None = None
         self._own: list[Handler] = []
 
     @property
@@ -185,6 +188,17 @@ class Router:
         and stays in `storehooks failures`. It is not called where the process of the last attempt died.
         """
         self.failed_function = function
+        return function
+
+    def erase(self, function: E) -> E:
+        """Call the function with (subject, ctx) when `storehooks erase` erases a person's data.
+
+        The subject has `store`, `by` ("customer", "resource" or "match"), `name` (the kind of the resource, or the
+        path) and `value` (the id, or the value at the path). It runs in the process of the command, before the receipt
+        is written; a number that it returns is in the receipt. It may be called again for the same subject, if the
+        command was interrupted. If it raises, the erasure has not ended.
+        """
+        self.erase_function = function
         return function
 
     def include(self, other: Router) -> None:

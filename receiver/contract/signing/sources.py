@@ -300,7 +300,7 @@ def _enter(place: Any, step: str, new: Any) -> Any:
 def item_slices(body: bytes, path: Sequence[str]) -> list[bytes] | None:
     """The items of the list at a path, each as the store wrote it; None if there is no list. The body is valid JSON."""
     text = body.decode().removeprefix(_BOM)
-    return _slices(text, _after_space(text, 0), path)[0]
+    return _slices(text, after_space(text, 0), path)[0]
 
 
 def _slices(text: str, at: int, path: Sequence[str]) -> tuple[list[bytes] | None, int]:
@@ -310,35 +310,35 @@ def _slices(text: str, at: int, path: Sequence[str]) -> tuple[list[bytes] | None
     if path or text[at] != "[":
         return None, _scan(text, at)[1]
     found: list[bytes] = []
-    at = _after_space(text, at + 1)
+    at = after_space(text, at + 1)
     while text[at] != "]":
         end = _scan(text, at)[1]
         found.append(text[at:end].encode())
-        at = _after_comma(text, end)
+        at = after_comma(text, end)
     return found, at + 1
 
 
 def _slices_in_object(text: str, at: int, path: Sequence[str]) -> tuple[list[bytes] | None, int]:
     """Of equal keys the last one counts, as in the document."""
     found: list[bytes] | None = None
-    at = _after_space(text, at + 1)
+    at = after_space(text, at + 1)
     while text[at] != "}":
         key, end = _scan(text, at)
-        at = _after_space(text, _after_space(text, end) + 1)
+        at = after_space(text, after_space(text, end) + 1)
         if key == path[0]:
             found, end = _slices(text, at, path[1:])
         else:
             end = _scan(text, at)[1]
-        at = _after_comma(text, end)
+        at = after_comma(text, end)
     return found, at + 1
 
 
-def _after_space(text: str, at: int) -> int:
+def after_space(text: str, at: int) -> int:
     space = _SPACE.match(text, at)
     assert space
     return space.end()
 
 
-def _after_comma(text: str, at: int) -> int:
-    at = _after_space(text, at)
-    return _after_space(text, at + 1) if text[at] == "," else at
+def after_comma(text: str, at: int) -> int:
+    at = after_space(text, at)
+    return after_space(text, at + 1) if text[at] == "," else at

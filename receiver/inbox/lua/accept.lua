@@ -21,12 +21,13 @@ local window, max_names, open_before, names, accepted_at, new, newest, linked
 -- A duplicate also writes, so that waiting for replicas covers the first write. One with the same time of arrival as the
 -- event, or as its last duplicate, of an earlier call is not counted: its receiver sends it again, because the first time was
 -- not acknowledged.
--- The body of an event that has not ended well is stored again if it was lost, so that the event can be replayed.
+-- The body of an event that has not ended well is stored again if it was lost, so that the event can be replayed; but not
+-- if it was erased.
 local function duplicate(of, store, received, body)
   local id = real_id(of)
   local e = P .. 'e:' .. id
-  local times = new[id] and {} or redis.pcall('HMGET', e, 'received', 'repeated', 'state')
-  if body and times[3] and times[3] ~= 'settled' then redis.call('SET', P .. 'b:' .. id, body, 'NX') end
+  local times = new[id] and {} or redis.pcall('HMGET', e, 'received', 'repeated', 'state', 'erased')
+  if body and times[3] and times[3] ~= 'settled' and not times[4] then redis.call('SET', P .. 'b:' .. id, body, 'NX') end
   if tonumber(times[1]) == received or tonumber(times[2]) == received then
     redis.pcall('HINCRBY', P .. 'n', 'duplicates|' .. store, 0) -- a damaged counter must not cost a part of a batch
   else
@@ -87,8 +88,9 @@ end
 -- Whether a delivery is the first one with another body: both have the same topic, resource and time. If the store gives
 -- no time, this is not known, and an update must not be lost.
 local function is_altered(id, at)
-  local theirs, resource, occurred, moved =
-    unpack(redis.pcall('HMGET', P .. 'e:' .. real_id(id), 'theirs', 'resource', 'occurred', 'moved'))
+  local theirs, resource, occurred, moved, same =
+    unpack(redis.pcall('HMGET', P .. 'e:' .. real_id(id), 'theirs', 'resource', 'occurred', 'moved', 'same'))
+  moved = moved or same -- one that was erased
   if moved then return moved ~= '' and moved == sameness(ARGV[at + 3], ARGV[at + 5], ARGV[at + 7]) end
   return theirs == ARGV[at + 3] and resource == ARGV[at + 5] and occurred == ARGV[at + 7] and occurred ~= ''
 end

@@ -20,11 +20,12 @@ local function replace(id, settled, marks, known_for)
   if not settled_at or tonumber(settled_at) ~= tonumber(settled) then return false end
   local store, state, digest, received, repeated, theirs, resource, occurred, alias, topic = unpack(redis.call('HMGET', e,
     'store', 'state', 'digest', 'received', 'repeated', 'theirs', 'resource', 'occurred', 'alias', 'topic'))
+  local same = redis.call('HGET', e, 'same') -- of one that was erased
   if not store or state ~= 'settled' or digest_of_marks(id) ~= marks then return false end
   local expires = string.format('%.0f', tonumber(settled) + known_for)
   unlink_resource(id, store, topic, resource)
   redis.call('UNLINK', e, P .. 'b:' .. id, P .. 'o:' .. id)
-  local fields = { 'moved', sameness(theirs, resource, occurred), 'digest', digest or '', 'received', received or 0 }
+  local fields = { 'moved', same or sameness(theirs, resource, occurred), 'digest', digest or '', 'received', received or 0 }
   if repeated then fields[7], fields[8] = 'repeated', repeated end
   redis.call('HSET', e, unpack(fields))
   redis.call('PEXPIREAT', e, expires) -- one in the past removes it

@@ -55,6 +55,7 @@ local function reopen(item, queue, make, order)
   local run = read_run(id, handler)
   if not run and not make then return 'absent' end
   if run and is_open(run, handler) then return 'open' end
+  if redis.call('HEXISTS', e, 'erased') == 1 then return 'erased' end
   if redis.call('EXISTS', P .. 'b:' .. id) == 0 then return 'no-body' end
   local waits = run and (run.state == 'later' or run.state == 'ready')
   if waits or (run and run.state == 'failed') then

@@ -3,9 +3,10 @@
 -- to be routed.
 -- ARGV  1 the window for repeats (ms)  2 how many event names of a store are counted one by one
 --       then for each event: id, topic, theirs, delivery, resource, occurred, data_path, why it is unreadable (JSON) or "",
---       and by which a redelivery would be found now: the id of its event, its first id, its repeat mark, each or ""
+--       and by which a redelivery would be found now: the id of its event, its first id, its repeat mark, each or "";
+--       headers and body, if they are redacted now, or ""
 -- returns for each event what became of it; `RereadResult` in administration.py lists the words
-local PARTS = 11
+local PARTS = 12
 local window, max_names
 
 -- The event that a redelivery was accepted as, if there was one. Else nil and, if the current scheme finds another id than
@@ -50,6 +51,7 @@ local function reread(at)
   local store, received, digest, theirs = unpack(redis.call('HMGET', e, 'store', 'received', 'digest', 'theirs'))
   local run = store and read_run(id, 'intake')
   if not run then return 'not-unreadable' end -- a run of intake has failed, or was dropped
+  if redis.call('HEXISTS', e, 'erased') == 1 then return 'erased' end
   if redis.call('EXISTS', P .. 'b:' .. id) == 0 then return 'no-body' end
   if problem ~= '' then
     if run.state ~= 'failed' then return 'unreadable' end
@@ -69,6 +71,7 @@ local function reread(at)
     return 'duplicate'
   end
   make_routable(at, id, store, run)
+  if ARGV[at + 11] ~= '' then redis.call('SET', P .. 'b:' .. id, ARGV[at + 11]) end
   -- A redelivery is found by what identifies a delivery now, and is a duplicate of this event.
   if alias then
     redis.call('HSET', P .. 'e:' .. alias, 'alias_of', id, 'digest', digest)

@@ -153,6 +153,10 @@ class EventRecord:
     reason: str | None
     signed_with: str = ""
     """The fingerprint of the secret that its signature was made with."""
+    redacted: tuple[str, ...] = ()
+    """The paths of its data whose values were not stored."""
+    erased_at: datetime | None = None
+    """When its content was erased."""
 
 
 class EventQueries:
@@ -327,7 +331,10 @@ def read_record(
     reason = fields.get(b"reason")
     runs, secret = read_runs(event_id, fields, due_at), fields.get(b"secret", b"").decode()
     summary = read_summary(event_id, fields)
-    return EventRecord(summary, headers, body, runs, reason.decode() if reason else None, secret)
+    redacted = read_event(event_id, fields, blob).redacted
+    erased = fields.get(b"erased")
+    erased_at = from_ms(to_number(erased.split()[0])) if erased else None
+    return EventRecord(summary, headers, body, runs, reason.decode() if reason else None, secret, redacted, erased_at)
 
 
 def read_runs(

@@ -33,6 +33,7 @@ from workers.operations.given_ids import NEWEST, choose
 
 CHANGES = {
     "api",
+    "erase",
     "events replay",
     "events reread",
     "failures drop",
@@ -173,6 +174,7 @@ def busy(make_system: Callable[..., System]) -> System:
 
 
 GIVEN = {
+    "erase": ["--store", "north", "--customer", "no-such-customer"],
     "api": ["orders", "update_status", "1001", "--param", "status=paid", "--store", "far"],
     "events replay": ["last"],
     "events reread": ["last"],

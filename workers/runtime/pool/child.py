@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from receiver import logs
 from receiver.config import Config
 from receiver.contract.event import Event
+from receiver.contract.redaction import without_payload
 from receiver.inbox import Run, connect_to
 from receiver.inbox.effect_store import EffectStore, EffectStoreAway
 from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult, kind_of
@@ -34,7 +35,7 @@ from workers.plugins.plugin_code import ValidatedCode
 from workers.plugins.router import FailedFunction, Handler, Router
 from workers.runtime.pool.child_handle import pack_message, pack_result, read_runs
 from workers.runtime.pool.echoes import Echoes
-from workers.runtime.pool.error_details import describe_error, shorten, storable
+from workers.runtime.pool.error_details import describe_error, shorten, storable, text_of
 from workers.runtime.pool.late_arrivals import LateArrivals
 from workers.runtime.pool.lease_guard import LeaseGuard, SharedLease
 from workers.runtime.pool.spans import configured_spans
@@ -360,7 +361,7 @@ def _result_of_error(error: BaseException, run: Run, packages: frozenset[str]) -
     def described() -> dict[str, Any]:
         event = run.event
         known = (event.store, event.id, event.resource_id, event.delivery_id)
-        return describe_error(error, handler=run.handler, packages=packages, known=known)
+        return describe_error(error, handler=run.handler, packages=packages, known=known, payload=_payload_of(event))
 
     match error:
         case Drop():
@@ -368,13 +369,22 @@ def _result_of_error(error: BaseException, run: Run, packages: frozenset[str]) -
         case EffectUnderWay() | EffectStoreAway():
             return RunResult(Ending.WAIT, {"error": shorten(str(error))}, UNDER_WAY_DELAY)
         case Busy():
-            return RunResult(Ending.BUSY, {"error": shorten(f"Busy: {error.why}")}, _seconds(error.after))
+            why = without_payload(text_of(error.why), _payload_of(run.event))
+            return RunResult(Ending.BUSY, {"error": shorten(f"Busy: {why}")}, _seconds(error.after))
         case Fail():
             return RunResult(Ending.FAILED, described())
         case Retry():
             return RunResult(Ending.RETRY, described(), _seconds(error.after))
         case _:
             return RunResult(Ending.RAISED, described())
+
+
+def _payload_of(event: Event) -> Any:
+    """None where it cannot be read."""
+    try:
+        return event.payload
+    except (ValueError, RecursionError):
+        return None
 
 
 def _skipped(unmet: str) -> RunResult:

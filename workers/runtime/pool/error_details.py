@@ -9,24 +9,27 @@ from types import FrameType
 from typing import Any
 
 from receiver.contract.failure_groups import group_id
+from receiver.contract.redaction import without_payload
 
 MAX_TRACEBACK = 8_000
 MAX_TEXT = 500
 
 
 def describe_error(
-    error: BaseException, *, handler: str, packages: Collection[str], known: Iterable[str] = ()
+    error: BaseException, *, handler: str, packages: Collection[str], known: Iterable[str] = (), payload: Any = None
 ) -> dict[str, Any]:
     """An exception as it is stored: one line, a bounded traceback, and its group.
 
-    `packages` are the top-level packages of the plugin's own code, `known` values of the event.
+    `packages` are the top-level packages of the plugin's own code, `known` values of the event. The texts of its
+    payload are replaced by their paths: failures are stored longer than bodies.
     """
     frame, line = _innermost_frame(error, packages)
     text = text_of(error, lambda one: "".join(traceback.format_exception(one))).encode("utf-8", "replace").decode()
     kind, message = type(error).__name__, text_of(error)
     function = frame.f_code.co_qualname if frame else ""
+    text = without_payload(text, payload)
     return {
-        "error": shorten(f"{kind}: {message}"),
+        "error": shorten(without_payload(f"{kind}: {message}", payload)),
         "traceback": text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:],
         "group": group_id(handler, kind, message, function=function, known=known),
         "at": f"{frame.f_code.co_filename}:{line}" if frame else None,

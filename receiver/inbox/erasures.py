@@ -1,0 +1,176 @@
+"""Erasures: finds and erases what Redis has about a person, and keeps the receipts.
+
+An erasure is recorded under a digest of its subject before it begins. One that was interrupted is found by that digest
+when the same is asked for again. Redis never has the subject itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import orjson
+from redis import Redis
+
+from receiver.inbox import keys
+from receiver.inbox.model import from_ms
+from receiver.inbox.queries.event_pages import WholeEvent
+from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.raw_connection import Argument
+
+FIND_SLICE = 200
+"""Events that one script looks through: a millisecond or two, for which deliveries wait."""
+ERASE_SLICE = 20
+SCAN_SLICE = 1000
+_READ_BYTES = 4 << 20
+
+
+class ErasedAs(StrEnum):
+    """What became of an event that was to be erased. The script `erase` returns these words."""
+
+    ERASED = "erased"
+    OPEN = "open"
+    """It is open, and open events were not to be erased."""
+    RUNNING = "running"
+    """One of its runs is under way."""
+    GONE = "gone"
+    """Redis does not have it any more: it was moved to the history, or removed."""
+    DAMAGED = "damaged"
+    """Its record is damaged, and is quarantined."""
+
+
+class TextPlace(NamedTuple):
+    """A value outside of events that names a person."""
+
+    key: str
+    """Without its prefix."""
+    kind: str
+    """hash, zset, or key for all of it."""
+    name: bytes = b""
+    """The field, or the member."""
+    new: bytes = b""
+    """What replaces it. Empty: it is removed."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What was erased. It has digests of the subject, not the subject."""
+
+    id: str
+    store: str
+    by: str
+    """How the person was named: `customer`, `resource order` or `match customer.email`."""
+    subject: str
+    """A digest of store, kind and value: who knows the value can compute it."""
+    who: str
+    began: str
+    places: Mapping[str, int] = field(default_factory=dict)
+    """How many were found in each place, before the first was erased."""
+    plugins: Mapping[str, str] = field(default_factory=dict)
+    """What each plugin with `@router.erase` answered."""
+    files: Sequence[str] = ()
+    """What was done so that no file has the old content."""
+    left: Sequence[str] = ()
+    """What is left to do, such as on other hosts."""
+    ended: str = ""
+    hash: str = ""
+    """SHA-256 of all other fields as JSON with sorted keys."""
+    at: datetime | None = None
+
+
+class Erasures:
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+
+    # Events
+
+    def candidates(self, store: str, text: bytes) -> Iterator[list[WholeEvent]]:
+        """The events of a store that have a text anywhere, a slice at a time."""
+        after = "-inf"
+        while after:
+            last, *ids = script_runner.run_one(self.client, "find_texts", store, after, FIND_SLICE, text)
+            after = last.decode()
+            yield self.read([one.decode() for one in ids])
+
+    def read(self, ids: Sequence[str]) -> list[WholeEvent]:
+        """Events as a whole, without those that are damaged or gone."""
+        found: list[WholeEvent] = []
+        while ids:
+            replies = script_runner.run_one(self.client, "read_whole", _READ_BYTES, *ids)
+            for event_id, reply in zip(ids, replies, strict=False):
+                if reply and reply[1]:
+                    fields, once = _pairs(reply[1]), _pairs(reply[3])
+                    found.append(WholeEvent(event_id, int(float(reply[0] or 0)), 0, fields, reply[2], once))
+            ids = ids[len(replies) :]
+        return [one for one in found if b"store" in one.fields]
+
+    def erase(self, ids: Sequence[str], erasure: str, *, open_too: bool) -> list[ErasedAs]:
+        replies: list[bytes] = []
+        for at in range(0, len(ids), ERASE_SLICE):
+            these = ids[at : at + ERASE_SLICE]
+            replies += script_runner.run_one(self.client, "erase", erasure, int(open_too), *these)
+        return [ErasedAs(one.decode()) for one in replies]
+
+    # What is kept outside of events
+
+    def hashes(self, *patterns: str) -> Iterator[tuple[str, dict[bytes, bytes]]]:
+        """Once marks and state, by the patterns of their keys without the prefix."""
+        for pattern in patterns:
+            for key in self.client.scan_iter(keys.PREFIX + pattern, count=SCAN_SLICE, _type="hash"):
+                fields: Any = self.client.hgetall(key)
+                yield key.decode("utf-8", "surrogateescape").removeprefix(keys.PREFIX), fields
+
+    def names(self, *patterns: str) -> Iterator[str]:
+        """The names of keys without the prefix."""
+        for pattern in patterns:
+            for key in self.client.scan_iter(keys.PREFIX + pattern, count=SCAN_SLICE):
+                yield key.decode("utf-8", "surrogateescape").removeprefix(keys.PREFIX)
+
+    def audit_entries(self) -> list[bytes]:
+        found: Any = self.client.zrange(keys.AUDIT, 0, -1)
+        return list(found)
+
+    def erase_texts(self, places: Sequence[TextPlace]) -> int:
+        many = 0
+        for at in range(0, len(places), ERASE_SLICE):
+            parts: list[Argument] = []
+            for one in places[at : at + ERASE_SLICE]:
+                parts += [one.key.encode("utf-8", "surrogateescape"), one.kind, one.name, one.new]
+            many += int(script_runner.run_one(self.client, "erase_texts", *parts))
+        return many
+
+    # Records and receipts
+
+    def begin(self, receipt: Receipt) -> Receipt:
+        """Record that an erasure begins. Returns the one that was begun before for the same subject, if it has not
+        ended."""
+        return _receipt(script_runner.run_one(self.client, "erasure", "begin", receipt.subject, _packed(receipt)))
+
+    def unfinished(self, subject: str) -> Receipt | None:
+        found: Any = self.client.get(f"{keys.PREFIX}erasure:{subject}")
+        return _receipt(found) if found else None
+
+    def end(self, receipt: Receipt) -> None:
+        """Store the receipt; the erasure is then no longer unfinished."""
+        script_runner.run_one(self.client, "erasure", "end", receipt.subject, _packed(receipt))
+
+    def receipts(self) -> list[Receipt]:
+        """All receipts, the newest first."""
+        found: Any = self.client.zrange(keys.RECEIPTS, 0, -1, desc=True, withscores=True)
+        return [_receipt(text, from_ms(at)) for text, at in found]
+
+
+def _packed(receipt: Receipt) -> bytes:
+    fields = {name: value for name, value in asdict(receipt).items() if name != "at"}
+    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+
+
+def _receipt(text: bytes, at: datetime | None = None) -> Receipt:
+    return Receipt(**orjson.loads(text), at=at)
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))

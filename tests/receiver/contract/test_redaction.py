@@ -1,0 +1,47 @@
+"""Redaction: the fields at `[redact] paths` are removed, every other byte stays, and errors have paths for texts."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from receiver.contract.event import Event, body_digest
+from receiver.contract.redaction import redact, without_payload
+
+
+def event(body: bytes, data_path: str = "") -> Event:
+    return Event("i" * 26, "north", "order.paid", datetime.now(UTC), body, data_path=data_path)
+
+
+@pytest.mark.parametrize(
+    ("body", "data_path", "paths", "expected", "found"),
+    [
+        (b'{"id": 7, "email":"a@b"}', "", ["email"], b'{"id": 7, "email":null}', ("email",)),
+        (b'{"data":{"c":{"e":"x","t":1.10}}}', "data", ["c.e"], b'{"data":{"c":{"e":null,"t":1.10}}}', ("c.e",)),
+        (b'{"a":"1","a":"2","b":3}', "", ["a"], b'{"a":null,"a":null,"b":3}', ("a",)),
+        (b'[ {"n":"x"} , {"n":"y"} ]', "", ["1.n"], b'[ {"n":"x"} , {"n":null} ]', ("1.n",)),
+        (b'{"c":{"e":"x"}}', "", ["c", "c.e"], b'{"c":null}', ("c",)),
+        (b'{"\\u0065mail":"x","n":' + b"1" * 5000 + b"}", "", ["email"], None, ("email",)),
+        (b'{"email":null,"c":7}', "", ["email", "c.e", "missing"], b'{"email":null,"c":7}', ()),
+        (b'\xef\xbb\xbf{"e":"\xc3\xa9"}', "", ["e"], b'\xef\xbb\xbf{"e":null}', ("e",)),
+        (b"id=7&e%6Dail=a%40b&x=1+2", "", ["email"], b"id=7&e%6Dail=&x=1+2", ("email",)),
+    ],
+)
+def test_only_the_named_values_are_removed(
+    body: bytes, data_path: str, paths: list[str], expected: bytes | None, found: tuple[str, ...]
+) -> None:
+    whole = event(body, data_path)
+    left = redact(whole, paths)
+    assert left.redacted == found
+    assert left.signed_digest == body_digest(body), "a redelivery is known by what was signed"
+    assert expected is None or left.body == expected
+
+
+def test_texts_of_a_payload_are_replaced_by_their_paths_in_errors() -> None:
+    payload = {"customer": {"email": "ann@example.com", "name": "O'Brién"}, "n": "abc", "lines": [{"sku": "red-shirt"}]}
+    error = f"no ann@example.com, {payload['customer']['name']!r}, {json.dumps('O' + chr(39) + 'Brién')} red-shirt abc"  # type: ignore[index]
+    told = without_payload(error, payload)
+    assert told == 'no {customer.email}, "{customer.name}", "{customer.name}" {lines.0.sku} abc'
+    assert without_payload("plain", None) == "plain"

@@ -1,0 +1,116 @@
+"""`storehooks erase`: nothing of a person is left, everything else is as it was, and counters and duplicates hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from receiver.inbox import Outcome, keys
+from receiver.inbox.administration import ReopenResult
+from receiver.inbox.outcomes import OutcomeKind
+from tests.receiver.inbox.test_inbox import GREET, claim_one, route
+from tests.support.harness import Server, System, eventually
+from tests.support.marked_person import MARK, OTHER, Placed, everything, order, traces
+from workers.history.past_events import HistoryDatabase
+from workers.history.sqlite_history import SqliteHistory
+from workers.operations.erasure.subject import Subject
+
+PLUGIN = """
+from pathlib import Path
+from workers import Router
+router = Router("shop")
+@router.on("order.*")
+def greet(event, ctx):
+    return None
+@router.erase
+def forget(subject, ctx):
+    Path(__file__).with_name("asked").write_text(f"{subject.store} {subject.by} {subject.name} {len(subject.value)}")
+    ctx.state.set("erased", 1)
+    return 3
+"""
+HISTORY = '[history]\nurl = "sqlite"\nafter = "1h"\n'
+
+
+@pytest.fixture
+def marked(tmp_path: Path, own_redis: Server) -> Iterator[System]:
+    (tmp_path / "shop").mkdir()
+    system = System(tmp_path / "shop", own_redis.url, plugin=PLUGIN, more=HISTORY)
+    yield system
+    system.close()
+
+
+def history_of(system: System) -> HistoryDatabase:
+    history = SqliteHistory(system.config.data_dir / "history")
+    history.check()
+    return history
+
+
+def test_nothing_of_a_person_is_left_and_all_else_is_as_it_was(
+    tmp_path: Path, own_redis: Server, marked: System
+) -> None:
+    history = history_of(marked)
+    placed = Placed(marked, history)
+    folders = [tmp_path]
+    assert len(traces(folders, history)) >= 5
+    before, counters = everything(marked, history), marked.ledger.counters()
+    wanted = ("erase", "--store", "north", "--match", f"customer.email={MARK}")
+    told = marked.run_cli(*wanted, "--yes")
+    assert (told.returncode, "open: wait until they have ended" in told.stderr) == (1, True), told
+    assert everything(marked, history).keys() == before.keys(), "nothing was changed"
+    told = marked.run_cli(*wanted, "--yes", "--open", "--json")
+    assert told.returncode == 0, told.stdout + told.stderr
+    receipt = json.loads(told.stdout)
+    assert receipt["places"] == {
+        "events": 4, "open events": 2, "failures": 1, "past events": 1, "bodies": 5, "results and errors": 6,
+        "once marks": 5, "state": 1, "spool": 1, "refused": 1, "audit trail": 1, "other texts": 1,
+    }  # fmt: skip
+    assert receipt["plugins"] == {"shop": "3"}
+    assert (marked.folder / "asked").read_text() == f"north match customer.email {len(MARK)}"
+    eventually(lambda: not traces(folders, history), what=f"no trace: {traces(folders, history)}")
+    _all_else_is_as_it_was(before, everything(marked, history))
+    assert marked.identity_holds()
+    after = marked.ledger.counters().total
+    assert after["accepted"] == counters.total["accepted"] + 1, "the spooled delivery was counted"
+    assert after["failed"] == counters.total["failed"]
+    for name, delivery in placed.deliveries.items():
+        if delivery.event.data["customer"]["email"] == MARK:
+            (again,) = marked.inbox.accept([delivery])
+            assert again.status == "duplicate", name
+    assert traces(folders, history) == [], "a redelivery brings nothing back"
+    shown = marked.run_cli("erase", "--receipt", receipt["id"]).stdout
+    assert receipt["hash"] in shown
+    assert MARK not in shown
+
+
+def _all_else_is_as_it_was(before: dict[str, object], after: dict[str, object]) -> None:
+    """What has the other person's address has it still, and unchanged."""
+    others = {name: value for name, value in before.items() if OTHER in repr(value) or OTHER in name}
+    assert len(others) > 20
+    changed = {name for name, value in others.items() if after.get(name) != value}
+    assert changed == set()
+
+
+def test_what_needs_the_content_of_an_erased_event_says_that_it_was_erased(marked: System) -> None:
+    event_id = marked.accept("order.paid", data=order(1, MARK))
+    (run,) = route(marked.inbox, claim_one(marked.inbox), GREET)
+    marked.inbox.finish([Outcome(run, OutcomeKind.DONE, {"result": "ok", "version": "1"})])
+    done = marked.run_cli("erase", "--store", "north", "--customer", "77", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "too short to be looked for in free text" in done.stdout
+    item = keys.run_item(event_id, "shop.greet")
+    assert marked.administration.reopen([item], {}) == [ReopenResult.ERASED]
+    assert "was erased on" in marked.run_cli("events", "show", event_id).stdout
+    told = marked.run_cli("events", "replay", event_id, "--yes")
+    assert "the event was erased" in told.stdout + told.stderr
+    assert "nothing is stored" in marked.run_cli("erase", "--store", "north", "--customer", "77", "--dry-run").stdout
+
+
+def test_a_short_value_is_found_by_its_path_only() -> None:
+    short, long = Subject("north", "customer", "", "77"), Subject("north", "match", "customer.email", MARK)
+    assert not short.is_in_text(b"order 77 is ready")
+    assert long.is_in_text(f"mailed {MARK}.".encode())
+    assert not long.is_in_text(f"mailed x{MARK}".encode()), "another address that ends with it"
+    assert Subject("north", "match", "n", "42.50").probe == b"42"

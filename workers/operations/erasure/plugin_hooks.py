@@ -1,0 +1,67 @@
+"""Plugin hooks: calls the functions that plugins have registered with `@router.erase`, in this process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from receiver.config import Config
+from receiver.inbox import connect_to
+from receiver.inbox.effect_store import EffectStore
+from workers.operations.erasure.subject import Subject
+from workers.plugins import discovery, plugin_settings
+from workers.plugins.context import Context
+from workers.plugins.coroutines import CoroutineRunner
+
+if TYPE_CHECKING:
+    from workers.storeapi import Client
+
+EFFECT_SECONDS = 5.0
+AT_WORK_SECONDS = 60.0
+
+
+class PluginHooks:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._plugins: Sequence[discovery.Plugin] = [
+            one for one in discovery.load(config) if one.router.erase_function is not None
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        return [one.name for one in self._plugins]
+
+    def call(self, subject: Subject) -> Iterator[tuple[str, str]]:
+        """Call each plugin's function with the subject. Returns what each answered: a number of what it erased, or
+        "done". One that raises ends the erasure, which can then be repeated."""
+        coroutines = CoroutineRunner()
+        client = connect_to(self._config.redis, timeout=EFFECT_SECONDS)
+        effects = EffectStore(client, keep=self._config.retention.once, at_work=AT_WORK_SECONDS)
+        try:
+            for plugin in self._plugins:
+                router = plugin.router
+                start, function = router.startup_function, router.erase_function
+                general = plugin_settings.build(self._config, router, "")
+                context = Context(
+                    store=subject.store,
+                    settings=plugin_settings.build(self._config, router, subject.store),
+                    resource=coroutines.finish(start(general), keep_tasks=True) if start else None,
+                    attempt=1,
+                    log=logging.getLogger(f"{plugin.name}.erase"),
+                    handler=f"{plugin.name}.erase",
+                    effects=effects,
+                    connect=lambda: self._client_of(subject.store),
+                )
+                answer = coroutines.finish(function(subject, context)) if function else None
+                if router.shutdown_function is not None:
+                    coroutines.finish(router.shutdown_function(context.resource))
+                is_number = isinstance(answer, int) and not isinstance(answer, bool)
+                yield plugin.name, f"{answer:,}" if is_number else "done"
+        finally:
+            coroutines.close()
+
+    def _client_of(self, store: str) -> Client:
+        from workers.storeapi import client_for_store
+
+        return client_for_store(self._config, store)
