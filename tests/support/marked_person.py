@@ -97,7 +97,8 @@ class Placed:
         refused.add([one], bounds=Bounds(3600.0, 1 << 20), now=time.time())
         refused.close()
         AuditTrail(self.system.client).begin("command ops@host", "drop", {"reason": f"{email} has asked"})
-        self.system.inbox.accept([self._delivery(number + 3, email)])  # not routed yet
+        if email == MARK:  # not routed yet. One of the other person would be claimed by the next that is placed
+            self.system.inbox.accept([self._delivery(number + 3, email)])
 
 
 def traces(folders: list[Path], history: HistoryDatabase, mark: str = MARK) -> list[str]:
