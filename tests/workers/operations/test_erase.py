@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from receiver.inbox import Outcome, keys
@@ -14,8 +15,8 @@ from receiver.inbox.outcomes import OutcomeKind
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import Server, System, eventually
 from tests.support.marked_person import MARK, OTHER, Placed, everything, order, traces
-from workers.history.past_events import HistoryDatabase
-from workers.history.sqlite_history import SqliteHistory
+from tests.support.postgres import needs_postgres, postgres_server
+from workers.history.configured_history import open_history
 from workers.operations.erasure.subject import Subject
 
 PLUGIN = """
@@ -42,18 +43,31 @@ def marked(tmp_path: Path, own_redis: Server) -> Iterator[System]:
     system.close()
 
 
-def history_of(system: System) -> HistoryDatabase:
-    history = SqliteHistory(system.config.data_dir / "history")
+def test_nothing_of_a_person_is_left_and_all_else_is_as_it_was(tmp_path: Path, marked: System) -> None:
+    erase_and_search(marked, [tmp_path])
+
+
+@pytest.mark.full
+@needs_postgres
+def test_nothing_of_a_person_is_left_in_postgresql(tmp_path: Path, marked: System) -> None:
+    """Its write-ahead log is not searched: it is overwritten in time."""
+    with postgres_server() as server:
+        text = marked.config_file.read_text()
+        marked.config_file.write_text(text.replace('url = "sqlite"', f'url = "{server.new_database()}"'))
+
+        def flush() -> None:
+            with psycopg.connect(server.url(), autocommit=True) as db:
+                db.execute("CHECKPOINT")
+
+        erase_and_search(marked, [tmp_path, server.data / "base"], flush)
+
+
+def erase_and_search(marked: System, folders: list[Path], flush: Callable[[], None] = lambda: None) -> None:
+    history = open_history(marked.config)
+    assert history
     history.check()
-    return history
-
-
-def test_nothing_of_a_person_is_left_and_all_else_is_as_it_was(
-    tmp_path: Path, own_redis: Server, marked: System
-) -> None:
-    history = history_of(marked)
     placed = Placed(marked, history)
-    folders = [tmp_path]
+    flush()
     assert len(traces(folders, history)) >= 5
     before, counters = everything(marked, history), marked.ledger.counters()
     wanted = ("erase", "--store", "north", "--match", f"customer.email={MARK}")
@@ -69,6 +83,7 @@ def test_nothing_of_a_person_is_left_and_all_else_is_as_it_was(
     }  # fmt: skip
     assert receipt["plugins"] == {"shop": "3"}
     assert (marked.folder / "asked").read_text() == f"north match customer.email {len(MARK)}"
+    flush()
     eventually(lambda: not traces(folders, history), what=f"no trace: {traces(folders, history)}")
     _all_else_is_as_it_was(before, everything(marked, history))
     assert marked.identity_holds()
