@@ -92,8 +92,8 @@ def _form(event: Event, text: str, sentence: str = "") -> str:
 
 
 def _with_body(event_id: str) -> Event:
-    known = the_event(event_id).summary.id
-    event = all_events(console().client).as_event(known)
+    record = the_event(event_id)
+    event = all_events(console().client).as_event(record.summary.id)
     if event is None:
-        raise NotFound("The body of this event was removed by age.")
+        raise NotFound(f"The body of this event was {'erased' if record.erased_at else 'removed by age'}.")
     return event

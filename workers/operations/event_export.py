@@ -50,6 +50,8 @@ class EventExport:
 def write(config: Config, events: AllEvents, event_id: str) -> bytes:
     """The export of a stored event. Raises ConfigError where there is no such event, or its body is gone."""
     event, record = events.as_event(event_id), events.event(event_id)
+    if record is not None and record.erased_at:
+        raise ConfigError(f"the event {event_id[:64]!r} was erased, and nothing of its content is left")
     if event is None or record is None:
         raise ConfigError(f"there is no event {event_id[:64]!r} with a body; `storehooks events` lists them")
     plugins = {run.handler.partition(".")[0] for run in record.runs} | set(config.plugins)
