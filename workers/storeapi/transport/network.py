@@ -44,4 +44,7 @@ def proxy_for(network: NetworkSettings, url: str, *, seconds: float = LOOKUP_SEC
 
 def call_options(network: NetworkSettings, url: str) -> dict[str, Any]:
     """For one call of httpx2 to our own public URL, which may have any address. Variables for proxies do not count."""
-    return {"trust_env": False, "verify": trusted_certificates(network), "proxy": proxy_for(network, url) or None}
+    proxy = proxy_for(network, url)
+    needs_certificates = proxy or not url.startswith("http:")  # to read them takes long where many programs run
+    trusted = trusted_certificates(network) if needs_certificates else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return {"trust_env": False, "verify": trusted, "proxy": proxy or None}
