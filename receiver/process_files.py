@@ -116,6 +116,13 @@ def web_addresses(data_dir: Path) -> list[str]:
     return [file.address for file in held(data_dir) if file.address]
 
 
+def restart_at_bind(address: str, bind: str) -> str:
+    """How to make a web process listen at `[receiver] bind`, if it listens at another address."""
+    if address.startswith("0.0.0.0:") and not bind.startswith("0.0.0.0:"):  # as $PORT makes it
+        return "start `storehooks web` without PORT set"
+    return f"restart `storehooks web`: [receiver] bind is {bind} now"
+
+
 def _lock(path: Path, *, wait: bool) -> int:
     """Create and lock the file, and leave it open. It may be removed before it is locked; then it is created again."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

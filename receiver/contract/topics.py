@@ -10,6 +10,8 @@ from typing import Literal
 
 PROBE = "storehooks-probe.sent"
 """The topic of the probe: an event that storehooks sends to its own public URL to test it. No handler gets it."""
+WILDCARDS = "*?["
+"""The letters that make a name a pattern."""
 MappedBy = Literal["config", "preset", "rule"]
 
 _SEPARATORS = re.compile(r"[/.:\s]+")
@@ -83,7 +85,7 @@ def their_names(topic: str, mapping: Mapping[str, str]) -> tuple[str, ...]:
     A pattern that matches nothing in the map has no names: the store's names for it are unknown.
     """
     names = tuple(theirs for theirs, ours in mapping.items() if matches(topic, ours))
-    if names or any(letter in topic for letter in "*?["):
+    if names or any(letter in topic for letter in WILDCARDS):
         return names
     return (topic,)
 

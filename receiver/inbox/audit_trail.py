@@ -66,6 +66,17 @@ class AuditTrail:
         return entry
 
 
+def in_words(selection: Mapping[str, Any]) -> str:
+    """What an action was for: `store north`, `events a b`; a flag by its name alone."""
+    return ", ".join(f"{name} {_value(value)}".strip() for name, value in selection.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "" if value is True else str(value)
+
+
 def _read(text: bytes, at: float) -> AuditEntry | None:
     """None if it is damaged."""
     try:

@@ -80,7 +80,11 @@ class BulkWork:
     # The first runs
 
     def _judge(self, action: BulkAction) -> bool:
-        """Go on if the first runs have succeeded; end the action if one has failed again; else wait."""
+        """Go on if the first runs have succeeded; end the action if one has failed again; else wait.
+
+        A failed attempt that is retried counts: the retry may be due in hours, and is not done while its handler is
+        paused, so waiting for it would leave the others undecided.
+        """
         pipeline = self._client.pipeline(transaction=False)
         for item in action.tried:
             event_id, handler = keys.split_item(item)

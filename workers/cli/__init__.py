@@ -120,8 +120,8 @@ def main() -> None:
         import_module("workers.cli.completion")  # it has our own script for fish
     try:
         code = storehooks.main(standalone_mode=False, complete_var=COMPLETE_VARIABLE)
-    except click.Abort:
-        code = 1
+    except click.Abort as error:
+        code = 130 if isinstance(error.__cause__, KeyboardInterrupt) else 1
     except BrokenPipeError:  # the reader of the pipe has ended, such as `| head`
         sys.stderr.close()
         code = 0

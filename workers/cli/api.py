@@ -18,6 +18,7 @@ from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.records import Record
 from workers.cli import output
 from workers.cli.api_import import ImportOptions, import_file
+from workers.cli.auditing import record_if_reachable
 from workers.cli.listing import RowList
 from workers.cli.options import Command, choose_store, connect_server, is_on_this_machine, load_config, yes_option
 from workers.storeapi import exact_json
@@ -179,6 +180,8 @@ def call(
     client = client_for_store(config, store, _redis_if_available(config))
     only_reads = wanted.method == "GET" or importing.dry_run or is_on_this_machine(config.stores[store].base_url)
     output.confirm(f"call {wanted.full_name} of {store}", yes=yes or only_reads, note=f"{wanted.method} {wanted.path}")
+    if wanted.method != "GET" and not importing.dry_run:
+        record_if_reachable(config, "call api", store=store, operation=wanted.full_name, of=values, file=data_file)
     if data_file and is_import:
         import_file(client, group, Path(data_file), importing, json_)
         return

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from receiver.inbox.audit_trail import AuditTrail
+from receiver.inbox.audit_trail import AuditTrail, in_words
 from workers.cli import output
 from workers.cli.listing import RowList
 from workers.cli.options import Command, connect_reader, json_option, load_config
 
 LISTING = RowList(
-    cells={"selection": lambda chosen: ", ".join(f"{name} {value}" for name, value in chosen.items())},
+    cells={"selection": in_words},
     drop=("id", "of", "count"),
     shorten=("who", "result", "selection"),
 )

@@ -150,6 +150,9 @@ def _show_warnings(config: Config, found: list[Declaration], left_out: Mapping[s
             f"\nconfig has no [limits.{limit}], which {', '.join(limited)} names: its runs are done one at a time; "
             f'write [limits.{limit}] with concurrency = 2 or rate = "5/s"'
         )
+    for one in found:
+        if not one.stores and (limits := one.details.get("store_limits")):
+            output.warn(f"\n{one.handler} is for no store: {limits}")
     for name, why in left_out.items():
         output.warn(f"\nthe installed plugin {name} is left out: {why}")
 

@@ -13,6 +13,7 @@ from receiver.contract.event import Event
 from receiver.inbox import keys
 from receiver.inbox.outcomes import Ending
 from workers.cli import output
+from workers.cli.auditing import record_if_reachable
 from workers.cli.options import UNREADABLE_HINT, Command, all_events, connect_server, load_config, yes_option
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool, yes
     event, export = _event_from(config, source)
     uses = [*(["the real store"] if live else []), *(["stored marks and state"] if record else [])]
     output.confirm(f"run {handler} with {' and '.join(uses)}", yes=yes or not uses)
+    if uses:
+        record_if_reachable(config, "run handler", handler=handler, event=event.id, live=live, record=record)
     run = LocalRun(config, handler, record=record, live=live, export=export)
     try:
         outcome = run.run(event)

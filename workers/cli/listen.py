@@ -12,12 +12,12 @@ from pydantic import SecretStr, ValidationError
 from receiver.config import Config
 from receiver.config.settings import ForwardSettings
 from receiver.contract.diagnosis.formatting import counted
-from receiver.contract.errors import ConfigError
+from receiver.contract.errors import ConfigError, PluginError
 from receiver.contract.event import Event
 from receiver.contract.topics import PROBE, matches
 from receiver.inbox.outcomes import Ending
 from workers.cli import output
-from workers.cli.options import Command, all_events, choose_store, connect_server, load_config
+from workers.cli.options import Command, all_events, choose_store, connect_server, load_config, read_secret
 from workers.history.past_events import PastEvent
 from workers.operations.arrivals import EventArrivals
 from workers.operations.local_run import LocalRun
@@ -25,6 +25,8 @@ from workers.operations.local_run import LocalRun
 POLL_EVERY = 0.2
 RETRY_EVERY = 1.0
 NAME = "listen"
+OPTIONS = {"url": "--forward", "secret": "--secret"}
+"""Keys of `[forward.NAME]` -> the options that set them here."""
 
 
 @click.command(cls=Command)
@@ -32,7 +34,7 @@ NAME = "listen"
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic, such as order.*; repeatable.")
 @click.option("--store", metavar="NAME", help="Only events of this store.")
 @click.option(
-    "--secret", default="", metavar="SECRET", help="Sign them by Standard Webhooks with this secret, whsec_..."
+    "--secret", default="", metavar="SECRET", help="Sign them by Standard Webhooks: env:NAME or file:PATH of a secret."
 )
 def listen(url: str, topics: tuple[str, ...], store: str | None, secret: str) -> None:
     """Send new events to a local program, until Ctrl-C.
@@ -44,11 +46,11 @@ def listen(url: str, topics: tuple[str, ...], store: str | None, secret: str) ->
     stores = (choose_store(config, store),) if store else ("*",)
     try:
         given = ForwardSettings(
-            url=url, topics=topics or ("*",), stores=stores, secret=SecretStr(secret), allow_private=True
+            url=url, topics=topics or ("*",), stores=stores, secret=SecretStr(_secret(secret)), allow_private=True
         )
     except ValidationError:
         raise ConfigError("--forward is not a URL; write --forward http://127.0.0.1:3000/hook") from None
-    run = LocalRun(_with_only(config, given), f"forward.{NAME}", record=False)
+    run = _forward(_with_only(config, given))
     arrivals = EventArrivals(all_events(config, connect_server(config)), store=store or "", content=True)
     output.echo(f"new events are sent to {url}; Ctrl-C ends it")
     sent = 0
@@ -68,6 +70,22 @@ def _with_only(config: Config, given: ForwardSettings) -> Config:
     """The config with this forward as its only handler."""
     workers = config.workers.model_copy(update={"plugins": (), "installed": False})
     return config.model_copy(update={"workers": workers, "forward": {NAME: given}})
+
+
+def _secret(given: str) -> str:
+    """A secret of its own may be given too: it is often one for this machine only."""
+    return read_secret(given) if given.startswith(("env:", "file:")) else given
+
+
+def _forward(config: Config) -> LocalRun:
+    """PluginError names the key of a `[forward.NAME]`; here it is an option."""
+    try:
+        return LocalRun(config, f"forward.{NAME}", record=False)
+    except PluginError as error:
+        key, _, why = str(error).partition(f"forward.{NAME}.")[2].partition(" ")
+        if key not in OPTIONS:
+            raise
+        raise ConfigError(f"{OPTIONS[key]} {why}") from None
 
 
 def _send(run: LocalRun, event: Event) -> None:

@@ -200,6 +200,23 @@ def refused_deliveries(config: Config) -> Refusals:
         ) from None
 
 
+def read_secret(reference: str) -> str:
+    """The secret that `env:NAME` or `file:PATH` refers to. Other users can read the arguments of a command."""
+    kind, _, name = reference.partition(":")
+    if kind == "env" and name:
+        if value := os.environ.get(name):
+            return value
+        raise ConfigError(f"--secret: the environment variable {name} is not set; set it, or use file:PATH")
+    if kind == "file" and name:
+        try:
+            return Path(name).read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, UnicodeDecodeError):
+            raise ConfigError(f"--secret: cannot read the secret from {name}") from None
+    raise ConfigError(
+        "--secret takes env:NAME or file:PATH, not the secret itself: other users can read the arguments of a command"
+    )
+
+
 def choose_store(config: Config, name: str | None) -> str:
     """The name of the store to work with. Optional if only one store is configured."""
     if name is None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,12 +14,12 @@ from receiver.contract.diagnosis.captures import Capture
 from receiver.contract.diagnosis.detect import Detection, changes, detect, to_toml
 from receiver.contract.diagnosis.explain import caveats
 from receiver.contract.diagnosis.terminal_text import harmless
-from receiver.contract.errors import ConfigError, NotFound
+from receiver.contract.errors import NotFound
 from receiver.contract.signing.grammar import Scheme
 from workers.cli import output
 from workers.cli.capture_file import read_captured
 from workers.cli.listing import RowList
-from workers.cli.options import Noun, json_option, load_config
+from workers.cli.options import Noun, json_option, load_config, read_secret
 
 _MISSING = {
     "topic": 'set topic, or topic = ["const:NAME"] if all deliveries are of one kind',
@@ -87,7 +85,7 @@ def detect_scheme(files: tuple[str, ...], secret: str, url: str, name: str, json
     Exit 1 if no scheme matches, with what was tried, or if no topic was found.
     """
     captures = [Capture(*read_captured(file)) for file in files]
-    found = detect(captures, _secret(secret), url=url)
+    found = detect(captures, read_secret(secret), url=url)
     toml = f"{found.toml(name)}\n{_store(found, name, secret)}".lstrip("\n")
     if json_:
         output.as_json(_as_json(found, files, toml))
@@ -139,23 +137,6 @@ def _show_found(found: Detection, files: Sequence[str], toml: str) -> None:
             output.echo(f"#   {name.replace('_', ' '):<12} {value}{known}")
     for caveat in caveats(found.scheme):
         output.echo(f"# note: {caveat}")
-
-
-def _secret(reference: str) -> str:
-    """The secret that `env:NAME` or `file:PATH` refers to. Other users can read the arguments of a command."""
-    kind, _, name = reference.partition(":")
-    if kind == "env" and name:
-        if value := os.environ.get(name):
-            return value
-        raise ConfigError(f"the environment variable {name} is not set; set it, or use file:PATH")
-    if kind == "file" and name:
-        try:
-            return Path(name).read_text(encoding="utf-8").removesuffix("\n")
-        except (OSError, UnicodeDecodeError):
-            raise ConfigError(f"cannot read the secret from {name}") from None
-    raise ConfigError(
-        "--secret takes env:NAME or file:PATH, not the secret itself: other users can read the arguments of a command"
-    )
 
 
 def _show_tried(found: Detection, url: str) -> None:

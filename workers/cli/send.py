@@ -16,11 +16,12 @@ from receiver.config import Config
 from receiver.contract.compose import Request
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.signing.grammar import Scheme
-from receiver.contract.topics import translate
+from receiver.contract.topics import WILDCARDS, translate
 from receiver.inbox import EventQueries, Inbox
 from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord
 from workers.cli import output
+from workers.cli.auditing import record_if_reachable
 from workers.cli.options import (
     Command,
     choose_store,
@@ -30,7 +31,6 @@ from workers.cli.options import (
     yes_option,
 )
 from workers.operations.composing import (
-    WILDCARDS,
     Tamper,
     change,
     compose_request,
@@ -95,6 +95,9 @@ def send(
     output.field("body", f"{kind} {topic}, {size} bytes   (--print shows it, --set changes it)", wide=8)
     secret = signer(config, name).secrets[0]
     output.field("signed", f"{config.stores[name].scheme}, secret {secret.fingerprint}, id {delivery_id}", wide=8)
+    record_if_reachable(
+        config, "send", count=2 if twice else None, store=name, topic=topic, delivery=delivery_id, tampered=tamper
+    )
     answers = [_send_and_follow(config, name, request) for _ in range(2 if twice else 1)]
     if not all(answer.accepted for answer in answers):
         output.next_command(f"storehooks verify --refused last --store {name}  why it was refused")

@@ -21,6 +21,7 @@ from receiver.inbox.model import from_ms
 from receiver.inbox.redis.connecting import server_ms
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
+from workers.cli.auditing import record_if_reachable
 from workers.cli.options import (
     Command,
     Span,
@@ -67,7 +68,7 @@ def _check_reference(context: click.Context, parameter: click.Parameter, value: 
 @click.option("--client-id", help="The OAuth client id, from the store's developer portal.")
 @click.option("--client-secret", callback=_check_reference, help='The OAuth client secret: "env:NAME" or "file:PATH".')
 @click.option("--auth-url", default="/oauth/token", show_default=True, help="The URL that issues tokens.")
-@click.option("--auth-style", type=click.Choice(["basic", "body"]), help="How the credentials are sent to it.")
+@click.option("--auth-style", type=click.Choice(["basic", "body", "json"]), help="How the credentials are sent to it.")
 @click.option("--token", callback=_check_reference, help='A fixed token instead of OAuth: "env:NAME" or "file:PATH".')
 @click.option("--domain", help="The store's domain in its deliveries.")
 @click.option("--rate-limit", help='Maximum rate of API calls, such as "5/s".')
@@ -92,7 +93,9 @@ def add(name: str, yes: bool, json_: bool, no_subscribe: bool, no_reload: bool, 
     if sys.stdin.isatty():
         _ask_for_missing(given)
     where = f"write {path_for(config, name)}"
-    output.confirm(where if no_subscribe else f"{where} and subscribe at the store", yes=yes)
+    subscribes = bool(given["base_url"]) and not no_subscribe
+    output.confirm(f"{where} and subscribe at the store" if subscribes else where, yes=yes)
+    record_if_reachable(config, "add store", store=name)
     if "new" in given["signing_secrets"] or not (given["signing_secrets"] or _can_learn_secret(config, given)):
         created = _create_secret(config, given)
     now = _write_file(config, name, given, steps)

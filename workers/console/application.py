@@ -17,6 +17,7 @@ from receiver import __version__, logs
 from receiver.config import Config
 from receiver.contract.errors import NotFound, StorehooksError
 from receiver.inbox import connect_to
+from receiver.inbox.audit_trail import in_words
 from workers.console import (
     actions,
     bulk_view,
@@ -68,7 +69,8 @@ def create_app(config: Config) -> Flask:
     app.jinja_options = {"autoescape": True, "finalize": finalize, "trim_blocks": True, "lstrip_blocks": True}
     client = connect_to(config.redis, timeout=max(config.redis.timeout, REDIS_SECONDS))
     app.extensions["console"] = Console(config, client, Access(config.console, client))
-    app.jinja_env.filters |= {"when": time_tag, "age": age, "ms": milliseconds, "sentence": as_sentence}
+    app.jinja_env.filters |= {"when": time_tag, "age": age, "ms": milliseconds}
+    app.jinja_env.filters |= {"sentence": as_sentence, "in_words": in_words}
     for view in VIEWS:
         app.register_blueprint(view.pages)
     app.before_request(_admit)

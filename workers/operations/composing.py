@@ -17,8 +17,8 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.signing.grammar import Scheme, Secret
 from receiver.contract.signing.sources import with_query
 from receiver.contract.stores import Store
-from receiver.contract.topics import translate
-from receiver.process_files import web_addresses
+from receiver.contract.topics import WILDCARDS, translate
+from receiver.process_files import restart_at_bind, web_addresses
 from workers.operations.release import stores_with_secrets
 from workers.storeapi.samples import sample
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 10.0
 ONE_HOUR = 3600
 ONE_DAY = 86400
-WILDCARDS = "*?["
 _OWN_ID = re.compile("msg_([0-9a-f]{8})[0-9a-f]{6}")
 """A generated id begins with its time."""
 
@@ -162,4 +161,5 @@ def _where_web_is(config: Config) -> str:
         return "`storehooks dev` starts the receiver"
     if config.receiver.bind in addresses:
         return "the web process runs, so see its log for the cause"
-    return f"the web process listens at {addresses[0]}: correct [receiver] public_url, or start it without PORT"
+    again = restart_at_bind(addresses[0], config.receiver.bind)
+    return f"the web process listens at {addresses[0]}: correct [receiver] public_url, or {again}"

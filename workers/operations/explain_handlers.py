@@ -171,7 +171,8 @@ def _without_run(facts: RoutingFacts, name: str) -> HandlerExplanation:
         why = f"it listens to {', '.join(one.topics)}, not {about.topic}"
         return HandlerExplanation(name, False, "topic", why, _place(one))
     if not any(matches(pattern, about.store) for pattern in one.stores):
-        why = f"it is for {', '.join(one.stores) or 'no store'}, not {about.store}"
+        limits = one.details.get("store_limits")
+        why = f"it is for {', '.join(one.stores) or 'no store'}, not {about.store}{f' ({limits})' if limits else ''}"
         fix = f"[plugins.{one.details.get('plugin')}] stores, or {_place(one)}"
         return HandlerExplanation(name, False, "store", why, fix)
     return _missed(facts, name)

@@ -22,6 +22,7 @@ from receiver.config import Config
 from receiver.config.settings import HandlerSettings, PluginSettings
 from receiver.config.values import parse_duration
 from receiver.contract.errors import MissingSetting, PluginError
+from receiver.contract.topics import WILDCARDS, matches
 from receiver.inbox import Declaration
 from workers.plugins import conditions, forward, plugin_settings, validation
 from workers.plugins.plugin_code import (
@@ -162,14 +163,28 @@ def _configured_handlers(config: Config, plugin: Plugin) -> tuple[Handler, ...]:
             hint = f"did you mean {near[0]}?" if near else f"its handlers are {', '.join(known) or 'none'}"
             where = config.place("plugins", plugin.name, "handlers", name)
             raise PluginError(f"{where}: plugin {plugin.name} has no handler {name}; {hint}")
-    return tuple(_with_overrides(handler, given) for handler in plugin.router.handlers)
+    limited = [_with_fewer_stores(handler, config, plugin.name) for handler in plugin.router.handlers]
+    return tuple(_with_overrides(handler, given) for handler in limited)
+
+
+def _with_fewer_stores(handler: Handler, config: Config, plugin: str) -> Handler:
+    """Only for the stores that both the code and `[plugins.NAME] stores` allow: the config limits, and never widens."""
+    given = config.plugins[plugin].stores
+    if given is None or "*" in given:
+        return handler
+    if "*" in handler.stores:
+        return replace(handler, stores=given)
+    # Of two patterns, the names that match both can only be looked up.
+    names = sorted({*config.stores, *(one for one in (*handler.stores, *given) if not set(one) & set(WILDCARDS))})
+    both = [one for one in names if all(any(matches(each, one) for each in of) for of in (handler.stores, given))]
+    limits = f"{', '.join(handler.stores)} in its code, {', '.join(given) or 'none'} in [plugins.{plugin}] stores"
+    return replace(handler, stores=tuple(both), store_limits=limits)
 
 
 def _with_overrides(handler: Handler, given: PluginSettings) -> Handler:
     own = given.handlers.get(handler.own_name, HandlerSettings())
     return replace(
         handler,
-        stores=handler.stores if given.stores is None else given.stores,
         retries=handler.retries if own.retries is None else own.retries,
         timeout=handler.timeout if own.timeout is None else own.timeout,
         limit=handler.limit if own.limit is None else own.limit or None,
@@ -225,6 +240,7 @@ def declarations(config: Config, plugins: list[Plugin]) -> list[Declaration]:
                 "on_failure": handler.on_failure,
                 "stale": handler.stale,
                 "when": conditions.describe(handler.when),
+                **({"store_limits": handler.store_limits} if handler.store_limits else {}),
                 "file": handler.file,
                 "line": handler.line,
             },

@@ -46,6 +46,8 @@ class Handler:
     coalesce: float | str = 0.0
     place: tuple[str, int] | None = None
     """The file and line of a handler that is written in the config."""
+    store_limits: str = ""
+    """If code and config both limit its stores: what each of them says."""
 
     @property
     def own_name(self) -> str:

@@ -7,10 +7,12 @@ import os
 import pty
 import re
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -27,6 +29,7 @@ from receiver.inbox.queries.failures import FailureFilter
 from receiver.spool import Refusal, open_refusals
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System
+from tests.support.programs import run_to_end
 from tests.workers.cli.test_commands import HELLO
 from workers.cli import COMMANDS, storehooks
 from workers.operations.given_ids import NEWEST, choose
@@ -206,6 +209,22 @@ def test_what_changes_things_needs_yes_without_a_terminal(busy: System) -> None:
         assert (done.returncode, "confirm it with --yes" in done.stderr) == (2, True), (name, done.stderr, done.stdout)
         assert re.search(r"this would [a-z]", done.stderr), done.stderr
         assert stored(busy) == before, name
+
+
+def test_it_says_that_it_would_subscribe_only_if_it_does(busy: System) -> None:
+    with_api = ["--base-url", "https://new.example", "--token", "env:TOKEN"]
+    for more, subscribes in (([], False), (with_api, True), ([*with_api, "--no-subscribe"], False)):
+        said = busy.run_cli("stores", "add", "new", "--secret", "new", *more).stderr
+        assert "this would write" in said
+        assert ("and subscribe at the store" in said) is subscribes, more
+
+
+@pytest.mark.parametrize(("module", "code"), [("click", -signal.SIGINT), ("getpass", 130)])
+def test_ctrl_c_while_it_starts_prints_no_traceback(tmp_path: Path, module: str, code: int) -> None:
+    """`click` is imported by the program, and `getpass` by one command."""
+    (tmp_path / f"{module}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = run_to_end("storehooks", "stores", "list", env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (code, "", "")
 
 
 def typed_on_a_terminal(system: System, *arguments: str, answer: str) -> tuple[int, str]:

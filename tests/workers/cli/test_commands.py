@@ -185,8 +185,8 @@ def test_send_to_a_receiver_that_does_not_answer_says_where_it_is(make_system: C
     other = f"127.0.0.1:{free_port()}"
     system.config_file.write_text(system.config_file.read_text().replace(bind, other))
     (web,) = system.start("web", env={"PORT": str(system.port)})
-    elsewhere = f"listens at 0.0.0.0:{system.port}: correct [receiver] public_url, or start it without PORT"
-    assert elsewhere in advice()
+    elsewhere = f"listens at 0.0.0.0:{system.port}: correct [receiver] public_url, or "
+    assert f"{elsewhere}start `storehooks web` without PORT set" in advice()
     web.stop()
     assert "`storehooks dev` starts the receiver" in advice()
 

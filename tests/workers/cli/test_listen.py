@@ -26,7 +26,8 @@ def test_new_events_are_sent_in_order_until_the_command_ends(system: System, tar
     (command,) = re.findall(r"^storehooks (listen .*)", PAGE.read_text(), flags=re.MULTILINE)
     arguments = shlex.split(command.replace("http://127.0.0.1:3000", target.url))
     assert arguments == ["listen", "--forward", f"{target.url}/hook", "--topic", "order.*"]
-    listening = system.start_cli(*arguments, "--store", "north", "--secret", SECRET)
+    (system.folder / "listen.secret").write_text(f"{SECRET}\n")
+    listening = system.start_cli(*arguments, "--store", "north", "--secret", f"file:{system.folder / 'listen.secret'}")
     eventually(lambda: "new events are sent to" in system.log("listen"), 20, what="it listens")
     stored = set(system.client.keys("*"))
 
@@ -61,7 +62,11 @@ def test_new_events_are_sent_in_order_until_the_command_ends(system: System, tar
     ("arguments", "says"),
     [
         (["--forward", "127.0.0.1:3000"], "--forward is not a URL; write --forward http://127.0.0.1:3000/hook"),
-        (["--forward", "http://127.0.0.1:3000", "--secret", "whsec_%"], "forward.listen.secret cannot be used"),
+        (["--forward", "http://127.0.0.1:3000", "--secret", "whsec_%"], "storehooks: --secret cannot be used"),
+        (
+            ["--forward", "http://127.0.0.1:3000", "--secret", "env:NOT"],
+            "storehooks: --secret: the environment variable",
+        ),
         (["--forward", "http://127.0.0.1:3000", "--store", "west"], "no store west"),
         (["--forward", "http://127.0.0.1:3000", "--topic", "Order!"], "asks for the topic"),
         ([], "Missing option '--forward'"),

@@ -16,6 +16,7 @@ from receiver.contract.compose import Request
 from receiver.contract.errors import ConfigError
 from receiver.contract.signing.signatures import sign
 from tests.support.console import Browser, RunningConsole, plain, running_console
+from tests.support.harness import signed_store
 from workers.operations import event_export
 from workers.operations.composing import send_request
 from workers.operations.edited_events import indented, text_of
@@ -32,9 +33,14 @@ def export(event, ctx):
 """
 
 
+MORE = signed_store("untimed", "woocommerce")
+
+
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole]:
-    with running_console(tmp_path_factory.mktemp("console"), "web", "worker", "housekeeper", plugin=PLUGIN) as found:
+    with running_console(
+        tmp_path_factory.mktemp("console"), "web", "worker", "housekeeper", plugin=PLUGIN, more=MORE
+    ) as found:
         yield found
 
 
@@ -182,6 +188,16 @@ def test_the_curl_command_sends_the_same_delivery(console: RunningConsole, opera
     assert f"copy as curl event {event_id}" in operator.text("/audit")
 
 
+@pytest.mark.parametrize(("store", "ends"), [("north", ", which is valid for 300 s."), ("untimed", ".")])
+def test_a_signature_without_a_time_does_not_end(
+    console: RunningConsole, operator: Browser, store: str, ends: str
+) -> None:
+    """It was "valid for 300 s" with every scheme."""
+    event_id = console.system.accept(store=store)
+    operator.get(f"/events/{event_id}")
+    assert f"with a signature made now{ends}" in plain(operator.post(f"/events/{event_id}/curl").text)
+
+
 def test_the_event_is_downloaded_as_a_file_that_can_be_run(
     console: RunningConsole, operator: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -215,6 +231,8 @@ def test_a_tampered_one_is_refused(console: RunningConsole, operator: Browser, t
     operator.get("/composer")
     text = operator.press("/composer/send", store="north", topic="order.created", data='{"id": 1}', tamper=tamper)
     assert "Send: answered 401" in text
+    assert "Invalid signature." in text
+    assert "signature.." not in text
     assert "Refused deliveries of north" in text
 
 

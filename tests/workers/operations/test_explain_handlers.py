@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -133,6 +134,12 @@ def explained(
             "listens to product.*, not order.paid",
         ),
         (explained(handler=declared("s.a", stores="south")), False, "store", "it is for south, not north"),
+        (
+            explained(handler=replace(declared("s.a"), stores=(), details={"store_limits": "acme in its code, ..."})),
+            False,
+            "store",
+            "it is for no store, not north (acme in its code, ...)",
+        ),
         (explained(handler=declared("s.a"), loaded=True), False, "not-loaded", "no worker has loaded it"),
         (explained(handler=declared("s.a")), False, "not-routed", "not routed yet"),
         (

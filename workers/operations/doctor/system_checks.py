@@ -12,6 +12,7 @@ from receiver.config.values import LOOPBACK
 from receiver.contract.diagnosis.formatting import clock, counted, size, span
 from receiver.inbox.redis.connecting import OLDEST_VERSION
 from receiver.inbox.redis.server_state import is_nearly_full
+from receiver.process_files import restart_at_bind
 from receiver.spool import REFUSED_FILE, RESERVED_DISK_BYTES
 from workers.operations.doctor.data_checks import changed_data
 from workers.operations.doctor.facts import Facts, HostFacts, ServerFacts, WebFacts
@@ -373,5 +374,5 @@ def _unusable_url(facts: Facts, web: WebFacts) -> Finding:
         fix = f"check the proxy, DNS or certificate in front of it, or {public_url}"
         return fail("public url", text, f"the web process itself answers at {bind}", fix=fix)
     more = f"the web process itself answers at {web.answers_at}, not at [receiver] bind {bind}"
-    fix = f"set {public_url} to the address that stores send to; or start `storehooks web` without PORT set"
+    fix = f"set {public_url} to the address that stores send to; or {restart_at_bind(web.answers_at, bind)}"
     return fail("public url", text, more, fix=fix)

@@ -88,6 +88,8 @@ def source_place(handler: Declaration) -> str:
 
 def _unknown_stores(facts: Facts) -> Iterator[Finding]:
     for handler in facts.plugins.handlers:
+        if not handler.stores and (limits := handler.details.get("store_limits")):
+            yield warn("handlers", f"{handler.handler} is for no store: {limits}", fix="correct one of the two")
         for pattern in handler.stores:
             if facts.config.stores and not any(matches(pattern, store) for store in facts.config.stores):
                 yield fail(
