@@ -41,10 +41,16 @@ data_dir = "{data}"
 bind = "127.0.0.1:{port}"
 public_url = "http://127.0.0.1:{front}"
 processes = 1
+# Short times: else `doctor` warns that this rate, day after day, fills the machine's memory.
+dedupe_window = "1h"
+spool_age = "1h"
+[retention]
+bodies = "1h"
+records = "1h"
 [workers]
 plugins = ["{plugin}"]
 processes = {processes}
-child_processes = 2
+child_processes = {child_processes}
 drain = "10s"
 """
 STORE = """
@@ -159,6 +165,7 @@ class Fleet:
         *,
         programs: Path = CURRENT,
         processes: Sequence[int] = PROCESSES,
+        child_processes: int = 2,
         plugin: str = PLUGIN,
         stores: Mapping[str, str] = STORES,
     ) -> None:
@@ -180,6 +187,7 @@ class Fleet:
                 front=self.front.port,
                 plugin=self.plugin,
                 processes=number,
+                child_processes=child_processes,
             )
             text += "".join(STORE.format(name=name, secret=secret) for name, secret in stores.items())
             host.config_file.write_text(text)

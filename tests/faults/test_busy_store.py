@@ -55,7 +55,7 @@ def test_a_store_at_fifty_times_the_rate_delays_the_others_at_most_twice_as_long
     with own_server(tmp_path / "server") as server:
         stores = dict.fromkeys((*OTHERS, BUSY), SECRET)
         lines = [f'url = "{server.url}"']
-        fleet = Fleet(tmp_path / "fleet", lines, processes=(1,), stores=stores, plugin=PLUGIN)
+        fleet = Fleet(tmp_path / "fleet", lines, processes=(1,), child_processes=4, stores=stores, plugin=PLUGIN)
         without: list[float] = []
         beside: list[float] = []
         try:
