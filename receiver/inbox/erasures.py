@@ -153,9 +153,10 @@ class Erasures:
         found: Any = self.client.get(f"{keys.PREFIX}erasure:{subject}")
         return _receipt(found) if found else None
 
-    def end(self, receipt: Receipt) -> None:
-        """Store the receipt; the erasure is then no longer unfinished."""
-        script_runner.run_one(self.client, "erasure", "end", receipt.subject, _packed(receipt))
+    def end(self, receipt: Receipt, *, keep: float = 0.0) -> None:
+        """Store the receipt; the erasure is then no longer unfinished. Receipts that are older than `keep` seconds are
+        removed; 0 is never."""
+        script_runner.run_one(self.client, "erasure", "end", receipt.subject, _packed(receipt), int(keep * 1000))
 
     def receipts(self) -> list[Receipt]:
         """All receipts, the newest first."""

@@ -22,6 +22,8 @@ PLACES = (
     *("events", "open events", "past events", "bodies", "results and errors", "failures", "once marks", "state"),
     *("memory of resources", "spool", "refused", "audit trail", "other texts"),
 )
+STEPS = 7
+"""Places that are erased one after the other; see erasing.py."""
 RECEIPTS = RowList(drop=("who",))
 
 
@@ -84,7 +86,8 @@ def erase(
         person(), "erase", {"store": subject.store, "by": subject.words}, count=found.counts.total() or None
     )
     erasing = Erasing(config, client, history, subject, hooks)
-    done = erasing.run(erasing.begin(found, person()), found, open_too=open_too)
+    with output.progress("erasing", STEPS) as bar:
+        done = erasing.run(erasing.begin(found, person()), found, open_too=open_too, step=lambda _: bar.advance(1))
     trail.end(entry, f"receipt {done.id}")
     if json_:
         output.as_json(_as_json(done))

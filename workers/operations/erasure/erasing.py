@@ -29,7 +29,7 @@ from workers.history.row_format import event_of
 from workers.operations.erasure.erased_events import erased
 from workers.operations.erasure.plugin_hooks import PluginHooks
 from workers.operations.erasure.subject import Subject
-from workers.operations.erasure.survey import PersonalData, Survey
+from workers.operations.erasure.survey import PersonalData
 
 HISTORY_SLICE = 100
 RUNNING_SECONDS = 60.0
@@ -74,17 +74,20 @@ class Erasing:
             refusals.delete(found.refused)
         step("plugins")
         plugins = dict(self._hooks.call(self._subject))
-        # A slice of events may have been on its way to the history since before they were erased in Redis.
-        changed += self._erase_past([one.position for one in self._survey().in_history()], begun.id)
+        changed += self._erase_past(self._moved_meanwhile(found.events), begun.id)
         step("files")
         files, left = self._rewrite_files(changed)
         done = replace(begun, plugins=plugins, files=files, left=[*left, *found.by_hand])
         done = signed(replace(done, ended=datetime.now(UTC).isoformat(timespec="seconds")))
-        self._erasures.end(done)
+        self._erasures.end(done, keep=self._config.retention.receipts)
         return done
 
-    def _survey(self) -> Survey:
-        return Survey(self._config, self._client, self._history, self._subject)
+    def _moved_meanwhile(self, ids: Sequence[str]) -> list[Position]:
+        """Events that were on their way to the history since before they were erased in Redis."""
+        slices = [ids[at : at + HISTORY_SLICE] for at in range(0, len(ids), HISTORY_SLICE)]
+        history = self._history
+        found = [one for these in slices for one in history.events(these)] if history else []
+        return [one.position for one in found if not one.is_erased]
 
     def _accept_spooled(self, found: PersonalData) -> list[str]:
         """Deliveries that wait on this host become events: so they are counted, and a redelivery is a duplicate."""
