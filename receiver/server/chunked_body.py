@@ -11,8 +11,9 @@ import httptools
 
 PIECE_BYTES = 16 * 1024
 """Bytes that the parser gets at once, at most."""
-STEP_BYTES = 256
-"""After these, in shorter pieces, a step ends: it takes a tenth of a millisecond if each piece has four bytes."""
+STEP_BYTES, STEP_PIECES = 512, 64
+"""A step ends after these bytes, or after so many pieces of the size that they have had so far: after a tenth of a
+millisecond."""
 MAX_CHUNKS = 10_000
 """Also of blank lines in the content: each ends a piece, see `read`."""
 MAX_OVERHEAD = 64 * 1024
@@ -30,11 +31,6 @@ class ChunkedBody:
         self.is_complete = False
         self._max_body = max_body
         self.taken = self._chunks = self._blank_lines = self._semicolons = 0
-
-    @property
-    def pieces(self) -> int:
-        """Chunks and blank lines, of which each takes some microseconds."""
-        return self._chunks + self._blank_lines
 
     def parser(self) -> httptools.HttpRequestParser:
         """The parser for `read`. It refers to this object, which so must not refer to it: a cycle stays in memory."""
@@ -57,7 +53,9 @@ class ChunkedBody:
         return at
 
     def _read_piece(self, data: bytes, at: int, parser: httptools.HttpRequestParser) -> int:
-        room = PIECE_BYTES - self.taken % PIECE_BYTES
+        to_mark = PIECE_BYTES - self.taken % PIECE_BYTES
+        usual = STEP_PIECES * self.taken // (self._chunks + self._blank_lines + 1)
+        room = min(to_mark, max(STEP_BYTES, usual))
         blank = data.find(_BLANK_LINE, at, at + room + 3)
         size = blank + 4 - at if blank >= 0 else max(0, min(len(data) - at - 3, room))
         self.taken += size
@@ -69,7 +67,7 @@ class ChunkedBody:
             self.fault = self.fault or HTTPStatus.BAD_REQUEST
         if self._blank_lines > MAX_CHUNKS:
             self.fault = self.fault or HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-        if size >= room and self.taken - len(self.content) > MAX_OVERHEAD:  # not where bytes were cut by chance
+        if size >= to_mark and self.taken - len(self.content) > MAX_OVERHEAD:  # not where bytes were cut by chance
             self.fault = self.fault or HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         return size
 

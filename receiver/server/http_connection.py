@@ -45,6 +45,9 @@ SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 SLOW_SENDER = 4096
 """Bytes in a second. A request that arrives as fast keeps its connection when some must end for new ones."""
+SECONDS_OF_BYTE = 1e-8
+"""Of the processor, for reading. An ordinary request, also one in chunks, takes less."""
+COSTLY_SECONDS = 0.001
 HOLD_SECONDS = 4.0
 """A request that arrives within this time keeps its bytes when some must be refused, whatever its size."""
 STOP_SECONDS = 0.2
@@ -109,7 +112,7 @@ class OpenConnections:
         to read, then those that have waited for their sender longest. Any other request that has arrived is answered,
         also if the loop has not received it yet."""
         waiting = [one for one in self.all if one.state in MAY_END and may_be_late(one)]
-        burdens = {one for one in waiting if one.state == "lingering" or one.reader.is_costly}
+        burdens = {one for one in waiting if one.state == "lingering" or is_costly(one)}
         waiting.sort(key=lambda one: (one not in burdens, one.waiting_since))
         ending = (one for one in waiting if one in burdens or not unreceived_bytes(one.transport))
         chosen = list(islice(ending, max(0, count)))
@@ -155,6 +158,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         may take, but not into the future. So what is sent now counts, not much at first or a byte now and then."""
         self.has_step, self.scheduled_at = False, 0.0
         """Whether a step of this connection is waiting for its turn, and since when."""
+        self.spent = 0.0
+        """Seconds of the processor that its steps have taken for this request, beyond SECONDS_OF_BYTE."""
         self._receives = True
         self._ended = self._paused = self._closing = False
 
@@ -199,7 +204,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         if self.state != "receiving" or len(self._unread) >= RECEIVE_BYTES:
             self._receive_more(False)
-        self._schedule(self.reader.cost(self._unread))
+        self._schedule(len(self._unread))
 
     def eof_received(self) -> bool:
         """The sender sends no more. What has arrived is answered, because it may still read."""
@@ -221,14 +226,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         """`deadline` is when it must have left the state."""
         self.state, self.since = state, monotonic()
         self.waiting_since = self.holding_since = self.since
+        self.spent = 0.0
         self.deadline = self.since + seconds
 
     def _schedule(self, size: int) -> None:
         if not self.has_step:
             self.has_step, self.scheduled_at = True, monotonic()
-            self._others.turns.add(self._step, size)
+            self._others.turns.add(self, size)
 
-    def _step(self) -> None:
+    def step(self) -> None:
         """Read some bytes, or serve the request that was read.
 
         It is two steps, so that all requests of a turn are read, then all are served: the processor's caches then save
@@ -253,6 +259,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         reader = self.reader
         size = reader.read(self._unread) if self._unread else 0
         self._unread = self._unread[size:]
+        self.spent = max(0.0, self.spent - SECONDS_OF_BYTE * size)
         if reader.fault:
             self.refuse(reader.fault)
         elif reader.request:
@@ -261,7 +268,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.state, self.deadline = "complete", inf
             self._schedule(self._request_bytes)
         elif size and self._unread:
-            self._schedule(self.reader.cost(self._unread))
+            self._schedule(len(self._unread))
         elif self._ended:
             self.refuse(HTTPStatus.BAD_REQUEST) if self._unread or reader.in_body else self.close()
         else:
@@ -322,7 +329,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             else:
                 self._enter("idle", self._others.idle_seconds)
             if self._unread or self._ended:
-                self._schedule(self.reader.cost(self._unread))
+                self._schedule(len(self._unread))
                 return
         elif self._ended:
             self.transport.close()
@@ -340,7 +347,12 @@ def end(connection: HttpConnection) -> None:
 
 def may_be_late(connection: HttpConnection) -> bool:
     """Whether time that passes is its own fault: it does not wait for its turn, or its body takes long to read."""
-    return not connection.has_step or connection.reader.is_costly
+    return not connection.has_step or is_costly(connection)
+
+
+def is_costly(connection: HttpConnection) -> bool:
+    """Whether a request has taken long to read, and goes on. That of no sender of webhooks does."""
+    return connection.state == "receiving" and connection.spent > COSTLY_SECONDS
 
 
 def held_since(connection: HttpConnection, now: float) -> float:

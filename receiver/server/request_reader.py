@@ -25,9 +25,6 @@ SMALL_HEAD = 4 * MAX_FIELDS
 MAX_LENGTH_DIGITS = 20
 """Of Content-Length. Python converts no more than 4,300, and llhttp accepts any number of leading zeros."""
 MAX_CACHED, MAX_CACHED_NAME = 4096, 64
-COST_OF_CHUNKS, COST_OF_PIECE = 4, 256
-"""For each byte of a chunked body, and for each of its pieces."""
-COSTLY_PIECES = 500
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 _TARGET = rb"/[!-~]*|[A-Za-z]+://[!-Z^-~]+|(?<=OPTIONS )\*|(?<=CONNECT )[A-Za-z0-9.-]+:[0-9]+"
@@ -86,17 +83,6 @@ class RequestReader:
     @property
     def in_body(self) -> bool:
         return self.missing > 0 or self._chunks is not None
-
-    def cost(self, data: bytes) -> int:
-        """How many bytes of a plain body take as long to read as these and what was read of a chunked body."""
-        if self._chunks:
-            return COST_OF_CHUNKS * (len(data) + self._chunks.taken) + COST_OF_PIECE * self._chunks.pieces
-        return len(data)
-
-    @property
-    def is_costly(self) -> bool:
-        """Whether a body has taken milliseconds to read, and goes on. No sender of webhooks makes such small chunks."""
-        return self._chunks is not None and self._chunks.pieces > COSTLY_PIECES
 
     def read(self, data: bytes) -> int:
         """Read from the first of these bytes; return how many were read, 0 if more must arrive first."""

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from receiver import logs
 from receiver.server import http_connection
 from receiver.server.http_connection import (
+    BODY_BYTES,
     CONNECTIONS,
     KEEP_ALIVE_SECONDS,
     MAX_HELD_BYTES,
@@ -21,10 +22,11 @@ from receiver.server.http_connection import (
     HttpConnection,
     OpenConnections,
     connections_within,
+    is_costly,
 )
 from receiver.server.request_reader import HttpRequest
-from receiver.server.turns import SMALL_BYTES, Turns
-from tests.support.raw_http import request
+from receiver.server.turns import Turns
+from tests.support.raw_http import chunked, request
 
 
 @pytest.mark.parametrize(
@@ -177,20 +179,66 @@ def test_a_delivery_that_arrives_keeps_its_connection_while_others_send_too_litt
 def test_a_request_that_takes_long_to_read_ends_for_new_connections_although_it_waits_for_its_turn() -> None:
     """220 of them, in blank lines as chunks, kept all new senders out for five seconds of the process's own time."""
     loop = asyncio.new_event_loop()
-    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=100_000, read_seconds=10)
-    head = b"POST /webhooks/north HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-    costly = arriving(connections, head + b"4\r\n\r\n\r\n\r\n" * 1_000)
-    steps = 0
-    while not costly.reader.is_costly:
+    turns = Turns(loop)
+    connections = OpenConnections(turns, lambda *_: None, max_body=100_000, read_seconds=10)
+    costly = arriving(connections, CHUNKED + b"4\r\n\r\n\r\n\r\n" * 10_000)
+    while not is_costly(costly):
         assert not connections.end_oldest(1)
-        costly._step()
-        steps += 1
+        turns._run()
     assert costly.has_step
-    assert steps > 5, "each step is short"
-    assert costly.reader.cost(b"") > SMALL_BYTES, "and comes after small requests"
     assert connections.end_oldest(1)
     loop.close()
     assert costly.state == "lingering"
+
+
+@pytest.mark.parametrize("size", [1_000, 16_000])
+def test_a_delivery_in_chunks_is_not_costly(size: int) -> None:
+    loop = asyncio.new_event_loop()
+    turns = Turns(loop)
+    connections = OpenConnections(turns, lambda *_: None, max_body=1 << 20, read_seconds=10)
+    delivery = arriving(connections, CHUNKED)
+    for name in ("pause_reading", "resume_reading"):  # a mock takes longer than the work
+        setattr(delivery.transport, name, lambda: None)
+    data = chunked(b"x" * 900_000, size)
+    for at in range(0, len(data), RECEIVE_BYTES):
+        assert not is_costly(delivery)
+        receive(delivery, data[at : at + RECEIVE_BYTES])
+        while delivery.state == "receiving" and delivery.has_step:
+            turns._run()
+    loop.close()
+    assert delivery.state in ("complete", "served")
+
+
+def test_what_has_taken_long_waits_for_what_has_not_and_a_large_delivery_for_few_of_them() -> None:
+    """Chunks of one byte were small until their bytes were counted, and a delivery of 900 kB waited for 15 rounds."""
+    loop, done = asyncio.new_event_loop(), list[str]()
+    turns = Turns(loop)
+
+    class Work:
+        def __init__(self, name: str, size: int, steps: int, took: float, since: float = 0.0) -> None:
+            self.name, self.size, self.steps, self.took, self.since, self.spent = name, size, steps, took, since, 0.0
+            turns.add(self, size)
+
+        def step(self) -> None:
+            began = time.thread_time()
+            while time.thread_time() - began < self.took:
+                pass
+            self.steps -= 1
+            if self.steps:
+                turns.add(self, self.size)
+            else:
+                done.append(self.name)
+
+    for number in range(5):
+        Work(f"costly {number}", 500, steps=8, took=0.0006)
+    Work("large", BODY_BYTES, steps=15, took=0.0, since=0.3)
+    Work("small", 500, steps=2, took=0.0)
+    Work("later", BODY_BYTES, steps=1, took=0.0, since=60.0)
+    while len(done) < 8:
+        turns._run()
+    loop.close()
+    assert set(done[:2]) == {"small", "large"}
+    assert done[-1] == "later", "what has taken long does not wait for ever"
 
 
 def test_the_time_in_which_a_connection_waits_for_its_turn_is_not_its_senders() -> None:
@@ -203,13 +251,16 @@ def test_the_time_in_which_a_connection_waits_for_its_turn_is_not_its_senders() 
     busy.scheduled_at -= 11
     connections.check()
     assert busy.state == "receiving"
-    busy._step()
+    busy.step()
     assert busy.state == "receiving"
     assert 9 < busy.deadline - time.monotonic() <= 10
     busy.deadline -= 11
     connections.check()
     loop.close()
     assert busy.state == "lingering", "now its sender is late"
+
+
+CHUNKED = b"POST /webhooks/north HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def transport(connected: socket.socket | None = None) -> Mock:
@@ -227,7 +278,7 @@ def arriving(connections: OpenConnections, data: bytes) -> HttpConnection:
 
 def work_off(connection: HttpConnection) -> None:
     while connection.has_step:
-        connection._step()
+        connection.step()
 
 
 def receive(connection: HttpConnection, data: bytes) -> None:
@@ -244,7 +295,7 @@ def test_a_connection_that_is_lost_is_not_read_any_more() -> None:
     lost = arriving(connections, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n12")
     lost.connection_lost(None)
     assert (lost.held_bytes, connections.all) == (0, set())
-    lost._step()
+    lost.step()
     assert lost.reader.in_body is False
     loop.close()
 
@@ -255,10 +306,10 @@ def test_a_request_that_waits_to_be_served_is_dropped_with_its_connection() -> N
     connections = OpenConnections(Turns(loop), served, max_body=1_000_000, read_seconds=10)
     lost = arriving(connections, request(body=b"x" * 20_000))
     while lost.state != "complete":
-        lost._step()
+        lost.step()
     assert lost.held_bytes >= 20_000
     lost.connection_lost(None)
-    lost._step()
+    lost.step()
     loop.close()
     assert (lost.held_bytes, served.called) == (0, False)
 
@@ -317,7 +368,7 @@ def test_complete_requests_have_none_refused_that_arrives(monkeypatch: pytest.Mo
     complete = [arriving(connections, request(body=b"x" * 60_000)) for _ in range(20)]
     for one in complete:
         while one.state != "complete":
-            one._step()
+            one.step()
     held = [arriving(connections, request(body=b"x" * 60_000)[:50_000]) for _ in range(10)]
     small = arriving(connections, request()[:-1])
     connections.check()

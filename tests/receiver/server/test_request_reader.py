@@ -174,10 +174,22 @@ def test_repeated_fields_are_joined_in_their_order() -> None:
     assert (one.headers["x-a"], one.headers["x-b"]) == ("1,3,", "2")
 
 
-def test_a_step_through_a_chunked_body_of_blank_lines_is_short() -> None:
-    reader, sent = RequestReader(LIMIT), coded(b"9c40\r\n" + b"\r\n" * 20_000)
+@pytest.mark.parametrize("body", [b"9c40\r\n" + b"\r\n" * 20_000, b"1\r\nx\r\n" * 9_000])
+def test_a_step_through_a_chunked_body_of_blank_lines_or_bytes_is_short(body: bytes) -> None:
+    reader, sent = RequestReader(LIMIT), coded(body)
     used = reader.read(sent)
-    assert 0 < reader.read(sent[used:]) <= STEP_BYTES + 4
+    for _ in range(20):
+        size = reader.read(sent[used : used + PIECE_BYTES])
+        assert 0 < size <= STEP_BYTES + 4
+        used += size
+
+
+def test_large_chunks_are_read_in_few_steps() -> None:
+    reader, sent, steps = RequestReader(1 << 20), coded(chunked(b"x" * 900_000, 4_000)), 0
+    while not reader.request:
+        sent = sent[reader.read(sent) :]
+        steps += 1
+    assert steps < 2 + 1.2 * 900_000 / PIECE_BYTES
 
 
 def test_what_becomes_of_the_samples() -> None:
