@@ -66,10 +66,11 @@ class DataImporter:
             raise ConfigError(str(fault))
         waiting: list[WholeEvent] = []
         for part in export_file.read_parts(path):
+            now = server_ms(self._client)
             for line in part.lines:
                 kind = next(iter(line))
                 if kind == "event":
-                    waiting += self._readable(line)
+                    waiting += self._readable(line, now)
                     if (
                         len(waiting) >= EVENTS_AT_ONCE
                         or sum(len(one.content or b"") for one in waiting) > BYTES_AT_ONCE
@@ -83,13 +84,12 @@ class DataImporter:
             self._write_values([export_file.value_of(line) for line in part.lines if "key" in line])
             on_progress(part.end)
 
-    def _readable(self, line: Mapping[str, Any]) -> list[WholeEvent]:
+    def _readable(self, line: Mapping[str, Any], now: float) -> list[WholeEvent]:
         try:
             event = export_file.event_of(line)
         except ValueError:
             self.results["damaged"] += 1
             return []
-        now = server_ms(self._client)
         retention, window = self._config.retention, self._config.receiver.dedupe_retention
         kept = max(retention.records, window)
         if event.settled_at and event.settled_at < now - kept * 1000:
