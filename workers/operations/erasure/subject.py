@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import Event, follow
-from receiver.contract.records import Order
+from receiver.contract.records import Order, RecordError
 from workers.history.event_filter import where_of
 from workers.plugins.conditions import unmet_condition
 
@@ -67,7 +67,7 @@ class Subject:
             return event.resource_id == self.value
         try:
             return self._is_in_data(event)
-        except (ValueError, RecursionError):  # the body is not JSON, or was removed by age
+        except (ValueError, RecursionError, RecordError):  # the body is not JSON, was removed, or has no customer
             return False
 
     def _is_in_data(self, event: Event) -> bool:
@@ -75,9 +75,10 @@ class Subject:
             return unmet_condition({self.name: self._condition}, event) is None
         found = [follow(event.data, "customer_id"), follow(event.data, "customer.id")]
         record = event.record
-        if isinstance(record, Order) and (customer := record.customer) is not None:
-            found.append(customer.value("id"))
-        return self.value in [str(one) for one in found if one is not None]
+        if self.value in [str(one) for one in found if one is not None]:
+            return True
+        customer = record.customer if isinstance(record, Order) else None
+        return customer is not None and str(customer.value("id")) == self.value
 
     @cached_property
     def _condition(self) -> Any:
