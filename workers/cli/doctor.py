@@ -78,7 +78,7 @@ def _show(findings: list[Finding]) -> None:
         level = one.level if one.level == "ok" else one.level.upper()
         start = output.state(level, f"{level:<6}") + output.text(f"{one.name:<{wide}}")
         for line in [one.text, *one.more, *_fix(one.fix)]:
-            is_command = line.startswith("fix: storehooks")
+            is_command = line.startswith("fix: ") and one.fix.startswith("storehooks ")
             if is_command and 6 + wide + len(line) > output.width():
                 start = output.text(" " * 6)
             output.line(start, line, indent=6 + wide, whole=is_command)
@@ -88,7 +88,7 @@ def _show(findings: list[Finding]) -> None:
 def _fix(fix: str) -> list[str]:
     """The lines of a fix. A command has a line of its own, so that it is never wrapped."""
     command, mark, rest = fix.partition("; ") if fix.startswith("storehooks ") else (fix, "", "")
-    return [f"fix: {command}", *([rest] if mark else [])] if fix else []
+    return [f"fix: {output.as_typed(command)}", *([rest] if mark else [])] if fix else []
 
 
 def _verdict(findings: list[Finding]) -> None:

@@ -22,7 +22,7 @@ from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.config.errors import did_you_mean
 from receiver.config.values import LOOPBACK, is_store_name, parse_duration, parse_rate, parse_size
 from receiver.contract.diagnosis.formatting import counted
-from receiver.contract.errors import ConfigError, NotFound, ServerUnusable, StorehooksError
+from receiver.contract.errors import ConfigError, NotFound, ServerUnreachable, ServerUnusable, StorehooksError
 from receiver.inbox import Inbox, connect_to, keys
 from receiver.inbox.queries.cursors import parse_cursor
 from receiver.inbox.queries.damage import PartialReader
@@ -143,7 +143,14 @@ def load_config_or_defaults() -> Config:
 def connect_server(config: Config) -> Redis:
     """A checked connection to Redis. Raises ServerUnusable."""
     client = connect_to(config.redis, timeout=max(config.redis.timeout, 5.0))
-    check(client, runs_scripts=False)
+    try:
+        check(client, runs_scripts=False)
+    except ServerUnreachable as error:
+        if not config.redis.embedded:
+            raise
+        # Another data_dir is another server, such as that of a relative path in a variable.
+        where = f"data_dir is {config.data_dir}, by {config.data_dir_set_by}"
+        raise ServerUnreachable(f"{error}. It is the embedded server: {where}") from None
     return client
 
 

@@ -355,16 +355,20 @@ def progress(label: str, total: int, *, unit: str = "") -> Iterator[Progress]:
 # What to type next
 
 
+def as_typed(command: str) -> str:
+    """A command as it is to be typed here: with the path of our program, and with the config that was given."""
+    if not command.startswith("storehooks "):
+        return command
+    return our_name() + command.removeprefix("storehooks") + _config_option()
+
+
 def next_command(*lines: str) -> None:
     """Print commands to type next, for the config that this command was given. Text after two spaces explains the
     command, in a column of its own."""
     if not lines:
         return
     halves = [re.split(r"  +", one, maxsplit=1) for one in lines]
-    commands = [
-        re.sub(r"^storehooks\b", our_name(), half[0]) + (_config_option() if half[0].startswith("storehooks ") else "")
-        for half in halves
-    ]
+    commands = [as_typed(half[0]) for half in halves]
     reasons = ["".join(half[1:]) for half in halves]
     wide = max(len(one) for one in commands)
     aligned = wide + max(len(one) for one in reasons) + 8 <= width()

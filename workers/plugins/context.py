@@ -77,6 +77,7 @@ class Context(Generic[M]):
     deadline: float = field(default=float("inf"), repr=False)
     stopped: Callable[[], bool] = field(default=lambda: False, repr=False)
     span: str = field(default="", repr=False)
+    """The `traceparent` of this run's own span, with the extra `otel`; else empty. `trace` is the one to pass on."""
 
     def once(
         self,

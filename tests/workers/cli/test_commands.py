@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -194,6 +195,15 @@ def test_send_to_a_receiver_that_does_not_answer_says_where_it_is(make_system: C
     system.config_file.write_text(text)  # only public_url leads elsewhere now
     system.start("web")
     assert "the web process runs, so see its log for the cause" in advice()
+
+
+def test_without_the_embedded_server_its_data_dir_is_named(tmp_path: Path) -> None:
+    """A relative path in a variable is that of the working directory, and the error said only to start the server."""
+    (tmp_path / "config.toml").write_text("")
+    done = storehooks("stats", cwd=tmp_path, env={**os.environ, "STOREHOOKS_REDIS__DATA_DIR": "elsewhere"})
+    assert done.returncode == 2
+    said = " ".join(done.stderr.split())
+    assert f"data_dir is {tmp_path}/elsewhere, by $STOREHOOKS_REDIS__DATA_DIR" in said
 
 
 def test_send_warns_of_an_unknown_topic_and_sends_it(make_system: Callable[..., System]) -> None:
