@@ -10,9 +10,9 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.config.reloading import adopt
 from receiver.contract.errors import StorehooksError
-from receiver.process_files import hold, show_life
-from receiver.service_manager import ServiceManager
-from receiver.start_checks import prepare_data_dir
+from receiver.process.process_files import hold, show_life
+from receiver.process.service_manager import ServiceManager
+from receiver.process.start_checks import prepare_data_dir
 from workers.plugins.validation_process import ValidatedPlugins, validate_plugins
 from workers.processes import Schedule, begin_start, reap_orphans_if_first
 from workers.runtime.config_reload import ConfigReload

@@ -28,11 +28,11 @@ from receiver.delivery.drain import sign_off
 from receiver.delivery.pipeline import DeliveryPipeline, start_pipeline
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
-from receiver.process_files import hold
+from receiver.process.process_files import hold
+from receiver.process.service_manager import ServiceManager
+from receiver.process.start_checks import prepare_data_dir, require_free_port
 from receiver.server.loop_worker import LoopWorker
-from receiver.service_manager import ServiceManager
 from receiver.spool import EVENTS_FORMAT, REFUSED_FILE, REFUSED_FORMAT, check_format, events_files
-from receiver.start_checks import prepare_data_dir, require_free_port
 
 PR_SET_PDEATHSIG = 1
 DESCRIPTORS = 8192

@@ -21,9 +21,7 @@ MAP_AND_WORDS = PAGE.split("## Every file")[0] + (ROOT / "docs/glossary.md").rea
 PACKAGES = ("receiver", "workers", "storehooks")
 SHARED = (
     "receiver.logs",
-    "receiver.start_checks",
-    "receiver.process_files",
-    "receiver.service_manager",
+    "receiver.process",
     "workers.processes",
 )
 EDGE = ("receiver.app", "receiver.server", "receiver.delivery")

@@ -26,8 +26,8 @@ from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
 from receiver.inbox.subscription_checks import SubscriptionChecks
-from receiver.process_files import AlreadyHeld, hold_alone
-from receiver.start_checks import prepare_data_dir, require_free_port
+from receiver.process.process_files import AlreadyHeld, hold_alone
+from receiver.process.start_checks import prepare_data_dir, require_free_port
 from workers.cli import output
 from workers.cli.dev_stream import RefusalStream, RunStream
 from workers.cli.file_watch import FileWatch, config_files, plugin_files

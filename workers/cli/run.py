@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from receiver.config import data_dir_from_environment
-from receiver.process_files import held
+from receiver.process.process_files import held
 from workers.cli.options import Command, given_config, load_config
 from workers.cli.output import echo
 from workers.processes import python_command

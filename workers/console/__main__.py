@@ -12,9 +12,9 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox import connect_to
-from receiver.process_files import hold
-from receiver.service_manager import ServiceManager
-from receiver.start_checks import prepare_data_dir, require_free_port
+from receiver.process.process_files import hold
+from receiver.process.service_manager import ServiceManager
+from receiver.process.start_checks import prepare_data_dir, require_free_port
 from workers.console import findings_process
 from workers.console.access import has_password, new_link, require_safe
 from workers.console.web_process import ConsoleServer

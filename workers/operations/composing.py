@@ -18,7 +18,7 @@ from receiver.contract.signing.grammar import Scheme, Secret
 from receiver.contract.signing.sources import with_query
 from receiver.contract.stores import Store
 from receiver.contract.topics import WILDCARDS, translate
-from receiver.process_files import restart_at_bind, web_addresses
+from receiver.process.process_files import restart_at_bind, web_addresses
 from workers.operations.release import stores_with_secrets
 from workers.storeapi.samples import sample
 

@@ -135,7 +135,7 @@ def _state_here(data_dir: Path, reported: Host | None) -> SpoolState:
 
 def is_web_running(data_dir: Path) -> bool:
     """Whether a web process runs on this host. It may hang."""
-    from receiver.process_files import held  # it loads the logs, which `--help` does not need
+    from receiver.process.process_files import held  # it loads the logs, which `--help` does not need
 
     return any(one.role in ("web", "web-worker") for one in held(data_dir))
 

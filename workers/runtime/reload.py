@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from receiver.process_files import ProcessFile, held
+from receiver.process.process_files import ProcessFile, held
 
 POLL_SECONDS = 0.02
 

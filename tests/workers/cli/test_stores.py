@@ -22,7 +22,7 @@ from receiver.contract.compose import compose
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Outcome
 from receiver.inbox.subscription_checks import SubscriptionChecks
-from receiver.process_files import held
+from receiver.process.process_files import held
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import (
     OTHER_SECRET,

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from receiver.process_files import ProcessFile, held
+from receiver.process.process_files import ProcessFile, held
 from tests.support.programs import ROOT
 from workers.runtime.reload import Reload, reload
 
 PROGRAM = """
 import signal, sys, time
 from pathlib import Path
-from receiver.process_files import hold
+from receiver.process.process_files import hold
 signal.signal(signal.SIGHUP, lambda *_: print("reloaded", flush=True))
 hold(Path(sys.argv[1]), sys.argv[2])
 print("held", flush=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.process_files import hold, show_life
+from receiver.process.process_files import hold, show_life
 from tests.support.harness import Process, Server, System, comm, eventually
 from tests.support.notify_socket import NotifySocket
 from workers.cli.run import SILENT_SECONDS, workers_fault

@@ -34,8 +34,8 @@ from receiver.inbox.redis.connecting import OLDEST_VERSION, default_user_denied,
 from receiver.inbox.redis.server_faults import describe, fault_of_error
 from receiver.inbox.redis.server_state import read_state
 from receiver.inbox.subscription_checks import SubscriptionChecks
+from receiver.process.start_checks import open_to_others
 from receiver.spool import Refusals, StoreRefusals, open_existing_refusals
-from receiver.start_checks import open_to_others
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
 from workers.operations.host_spools import find_hosts, is_web_running, read_spool, write_refusal
 from workers.operations.release import ReleaseCheck

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.config.settings import NetworkSettings
 from receiver.contract.errors import ConfigError
-from receiver.process_files import web_addresses
+from receiver.process.process_files import web_addresses
 from workers.operations.doctor.facts import ApiFacts, ApiState, WebFacts
 from workers.storeapi.client import ApiReply
 from workers.storeapi.configured_client import client_for_store, credentials_for_store

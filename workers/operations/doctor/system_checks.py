@@ -12,7 +12,7 @@ from receiver.config.values import LOOPBACK
 from receiver.contract.diagnosis.formatting import clock, counted, size, span
 from receiver.inbox.redis.connecting import OLDEST_VERSION
 from receiver.inbox.redis.server_state import is_nearly_full
-from receiver.process_files import restart_at_bind
+from receiver.process.process_files import restart_at_bind
 from receiver.spool import REFUSED_FILE, RESERVED_DISK_BYTES
 from workers.operations.doctor.data_checks import changed_data
 from workers.operations.doctor.facts import Facts, HostFacts, ServerFacts, WebFacts

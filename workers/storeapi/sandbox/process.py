@@ -18,7 +18,7 @@ from receiver.config import Config, load_from_environment
 from receiver.config.reloading import SANDBOX, adopt
 from receiver.config.values import LOOPBACK
 from receiver.contract.errors import ConfigError
-from receiver.start_checks import prepare_data_dir, require_free_port
+from receiver.process.start_checks import prepare_data_dir, require_free_port
 from workers.processes import die_with_parent
 from workers.storeapi.catalogue import configured_catalogue
 from workers.storeapi.sandbox.misbehaviour import Misbehaviour

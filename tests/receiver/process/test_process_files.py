@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from receiver.process_files import FOLDER, ProcessFile, held
+from receiver.process.process_files import FOLDER, ProcessFile, held
 from tests.support.harness import eventually
 from tests.support.programs import ROOT
 
-HOLD = "from receiver.process_files import hold, hold_alone; from pathlib import Path; import os, sys, time\n"
+HOLD = "from receiver.process.process_files import hold, hold_alone; from pathlib import Path; import os, sys, time\n"
 FOREVER = "print('held', flush=True); time.sleep(60)"
 Hold = Callable[..., "subprocess.Popen[str]"]
 
@@ -174,6 +174,6 @@ def test_a_file_that_was_created_again_is_not_removed(tmp_path: Path, monkeypatc
         path.unlink()
         path.write_text("new")
 
-    monkeypatch.setattr("receiver.process_files.fcntl.lockf", lock_late)
+    monkeypatch.setattr("receiver.process.process_files.fcntl.lockf", lock_late)
     assert found(tmp_path) == set()
     assert path.read_text() == "new"

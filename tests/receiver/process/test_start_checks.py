@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.start_checks import open_to_others, prepare_data_dir
+from receiver.process.start_checks import open_to_others, prepare_data_dir
 from tests.support.harness import HEAD, SECRET, Process, System, eventually, free_port, sandbox_config, storehooks
 from tests.support.programs import ROOT
 
@@ -195,7 +195,7 @@ def test_a_data_directory_of_another_user_is_refused(system: System, tmp_path: P
 import os
 from pathlib import Path
 from receiver.contract.errors import ConfigError
-from receiver.start_checks import prepare_data_dir
+from receiver.process.start_checks import prepare_data_dir
 os.setuid(65534)
 try:
     prepare_data_dir(Path({str(data)!r}))

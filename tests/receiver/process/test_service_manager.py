@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.service_manager import ServiceManager
+from receiver.process.service_manager import ServiceManager
 from tests.support.activation import web_on_socket
 from tests.support.harness import System, eventually, free_port
 from tests.support.notify_socket import NotifySocket
