@@ -192,8 +192,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             if not data.strip(b"\r\n"):  # nothing has begun, and the connection is as old as before
                 return
             self._enter("receiving", self._others.read_seconds)
-        self.waiting_since = min(now, self.waiting_since + size / SLOW_SENDER)
-        self.holding_since = min(now, self.holding_since + HOLD_SECONDS * size / (self.held_bytes + size))
+        else:
+            self.waiting_since = min(now, self.waiting_since + size / SLOW_SENDER)
+            self.holding_since = min(now, self.holding_since + HOLD_SECONDS * size / (self.held_bytes + size))
         self._unread = self._unread + data if self._unread else data
         if self.reader.missing and self.state == "receiving":  # such a part is only appended
             before = self.reader.held_bytes
@@ -241,11 +242,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         a fifth of the work. And a large body is served after small ones.
         """
         self.has_step = False
-        now = monotonic()
-        waited = now - self.scheduled_at  # its sender need not be faster because others keep us busy
+        waited = monotonic() - self.scheduled_at  # its sender need not be faster because others keep us busy
         self.deadline += waited
-        self.waiting_since = min(now, self.waiting_since + waited)
-        self.holding_since = min(now, self.holding_since + waited)
+        self.waiting_since += waited
+        self.holding_since += waited
         try:
             if self.state == "complete" and self._request:
                 self.state = "served"
@@ -259,7 +259,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         reader = self.reader
         size = reader.read(self._unread) if self._unread else 0
         self._unread = self._unread[size:]
-        self.spent = max(0.0, self.spent - SECONDS_OF_BYTE * size)
+        if self.spent:
+            self.spent = max(0.0, self.spent - SECONDS_OF_BYTE * size)
         if reader.fault:
             self.refuse(reader.fault)
         elif reader.request:

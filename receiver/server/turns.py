@@ -73,7 +73,8 @@ class Turns:
         one.step()
         before, self._used = self._used, thread_time()
         one.spent += self._used - before
-        self._place()
+        if self._added:
+            self._place()
 
     def _place(self) -> None:
         """After a step, when its time is known."""
