@@ -12,7 +12,7 @@ import httptools
 PIECE_BYTES = 16 * 1024
 """Bytes that the parser gets at once, at most."""
 STEP_BYTES, STEP_PIECES = 512, 64
-"""A step ends after these bytes, or after so many pieces of the size that they have had so far: after a tenth of a
+"""A step ends after these bytes, or this number of pieces of the size that they have had so far: after a tenth of a
 millisecond."""
 MAX_CHUNKS = 10_000
 """Also of blank lines in the content: each ends a piece, see `read`."""
