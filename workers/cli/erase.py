@@ -50,10 +50,11 @@ def erase(
     json_: bool,
     yes: bool,
 ) -> None:
-    """Erase what is stored about a person: events, bodies, results, errors, marks, state, refused deliveries.
+    """Erase what is stored about a person; show receipts.
 
-    It shows first what it will erase. If it is interrupted, run the same command again. What stays of an event is a
-    record that says "erased", so that counters and duplicates hold.
+    That is: events, bodies, results, errors, marks, state and refused deliveries. It shows first what it will erase.
+    If it is interrupted, run the same command again. What stays of an event is a record that says "erased", so that
+    counters and duplicates hold.
     """
     if receipts or receipt:
         _show_receipts(receipt, json_)

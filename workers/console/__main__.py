@@ -64,7 +64,7 @@ def run(config: Config, manager: ServiceManager) -> None:
 
 
 class ConsoleService:
-    """What the service manager is told: ready once the web process listens, and again after a reload."""
+    """The messages to the service manager: ready once the web process listens, and again after a reload."""
 
     def __init__(self, supervisor: Supervisor, manager: ServiceManager) -> None:
         self._supervisor, self._manager = supervisor, manager

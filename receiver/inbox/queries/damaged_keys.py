@@ -51,6 +51,9 @@ _LOST = {
     "alert_messages alert_due": "without it, messages that no target has accepted yet are not sent",
     "alert_marks": _REWRITTEN,
     "audit": "without it, what people did before is not listed",
+    "failures_end": "without it, failures are removed by age some days later",
+    "imported": "without it, a repeated import counts the events that its file only counts once more",
+    "receipts": "without it, past erasures are not listed",
     "removed": "without it, removed stores are repaired again by workers with an old config",
 }
 """What is lost without a key; the keys' types are in `keys`."""

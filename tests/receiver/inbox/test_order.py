@@ -208,6 +208,7 @@ def test_a_failure_stops_the_key_until_it_is_replayed_or_dropped_or_gone(ordered
         ordered.administration.drop([f"a|{PUSH}"], reason="because")
     else:
         ordered.client.zadd(keys.FAILED, {f"a|{PUSH}": 1})
+        ordered.client.set(keys.FAILURES_END, 1)
         ordered.housekeeping.trim(bodies=1e9, records=1e9, failures=60)
     assert ids(claim(ordered, 9)) == ["b", "c"]
     assert ordered.identity_holds()
