@@ -179,7 +179,9 @@ class Rounds:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("seed", "rounds"), [(1, 4), pytest.param(2, 30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("seed", "rounds"), [pytest.param(1, 4, marks=pytest.mark.full), pytest.param(2, 30, marks=pytest.mark.slow)]
+)
 def test_a_batch_is_all_events_or_none_over_kills_at_any_moment(
     make_system: Callable[..., System], own_redis: Server, seed: int, rounds: int
 ) -> None:

@@ -43,7 +43,10 @@ def copy_failure(system: System, number: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("number", "kills"),
-    [(1_500, 2), pytest.param(200_000, 12, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+    [
+        pytest.param(1_500, 2, marks=pytest.mark.full),
+        pytest.param(200_000, 12, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
     ids=["1,500", "200,000"],
 )
 def test_each_run_is_replayed_once_whatever_is_killed(tmp_path: Path, number: int, kills: int) -> None:

@@ -135,6 +135,7 @@ def move_with_kills(
     return samples, killed
 
 
+@pytest.mark.full
 def test_events_are_moved_once_while_movers_and_the_server_are_killed(
     system: System, own_redis: Server, tmp_path: Path
 ) -> None:

@@ -200,6 +200,7 @@ def soak(
     assert (counts["accepted"], counts["settled"], counts["failed"]) == (len(order.accepted), len(order.accepted), 0)
 
 
+@pytest.mark.full
 def test_ordered_runs_never_overlap_while_processes_are_killed(tmp_path: Path) -> None:
     soak(
         tmp_path,

@@ -84,6 +84,7 @@ def shop(make_system: Callable[..., System], own_redis: Server) -> System:
     return system
 
 
+@pytest.mark.full
 def test_an_outage_is_logged_once_by_each_process(shop: System, own_redis: Server) -> None:
     outage = Outage(shop, own_redis, 5.5)
     lines = outage.lines()

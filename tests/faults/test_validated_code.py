@@ -228,6 +228,7 @@ def test_an_installed_package_that_breaks_stops_no_other_plugin_and_resumes_when
     assert "a plugin cannot be loaded any more" not in doctor(shop)
 
 
+@pytest.mark.full
 def test_a_package_that_is_gone_for_a_moment_is_not_forgotten(shop: System, tmp_path: Path) -> None:
     """As while it is upgraded. Without HUP, its handlers are neither retired nor lost."""
     site = install(tmp_path)

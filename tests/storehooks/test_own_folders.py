@@ -128,6 +128,7 @@ def test_certify_works_beside_them(repository: Path) -> None:
     assert "2 handlers, 31 events" in done.stdout
 
 
+@pytest.mark.full
 def test_a_plugins_tests_work_beside_them(repository: Path) -> None:
     (repository / "pytest.ini").write_text(PYTEST_INI)
     (repository / "test_loyalty.py").write_text(TEST)

@@ -196,6 +196,7 @@ def version(file: sqlite3.Connection) -> int:
     return int(file.execute("PRAGMA data_version").fetchone()[0])
 
 
+@pytest.mark.full
 def test_readiness_and_reports_cost_the_same_at_any_number_of_rows(system: System) -> None:
     config = system.config
     storage, _ = open_storage(config, Inbox(connect(f"redis://127.0.0.1:{free_port()}", timeout=1.0)))

@@ -44,6 +44,7 @@ def test_what_is_charged_is_what_it_takes(headers: Mapping[str, str], body: byte
     assert size <= LIMIT.max_bytes + BATCH
 
 
+@pytest.mark.full
 def test_a_journal_that_has_grown_is_truncated_by_the_next_write(tmp_path: Path) -> None:
     """It grows while a reader or another writer is always busy with its end."""
     refusals, journal = open_refusals(tmp_path), tmp_path / f"{REFUSED_FILE}-wal"

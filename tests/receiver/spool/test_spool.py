@@ -258,6 +258,7 @@ def test_row_15_near_maxmemory_deliveries_go_to_the_spool_and_drain_afterwards(
         eventually(lambda: system.ledger.counters().total["settled"] == 300, 30)
 
 
+@pytest.mark.full
 def test_doctor_and_the_log_say_whether_memory_keeps_deliveries_in_the_spool(
     make_system: Callable[..., System], tmp_path: Path
 ) -> None:

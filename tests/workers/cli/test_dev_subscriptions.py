@@ -162,6 +162,7 @@ def test_each_topic_keeps_one_subscription_however_often_files_are_saved_and_pro
     assert_each_event_arrives_once(dev)
 
 
+@pytest.mark.full
 def test_subscriptions_follow_another_public_url_and_another_secret(start_dev: Callable[[str], ManagedDev]) -> None:
     """The sandbox reads its config only at its start, so `dev` restarts it."""
     dev = start_dev("order.*")
@@ -176,6 +177,7 @@ def test_subscriptions_follow_another_public_url_and_another_secret(start_dev: C
     assert_each_event_arrives_once(dev)
 
 
+@pytest.mark.full
 def test_subscriptions_made_by_apply_follow_another_public_url(start_dev: Callable[[str], ManagedDev]) -> None:
     dev = start_dev("order.*")
     client = client_for_store(config.load(dev.config, {}), "north")

@@ -102,6 +102,7 @@ NEEDY = PLUGIN.replace('Router("loyalty")', 'Router("loyalty", settings=Settings
 )
 
 
+@pytest.mark.full
 def test_one_without_its_settings_in_config_is_left_out_and_stops_no_other_plugin(
     make_system: Callable[..., System], tmp_path: Path
 ) -> None:

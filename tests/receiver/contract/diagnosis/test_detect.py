@@ -167,6 +167,7 @@ def test_without_a_match_the_result_lists_what_was_tried() -> None:
     assert "another secret" not in str(found)
 
 
+@pytest.mark.full
 def test_a_large_delivery_without_a_match_takes_no_longer() -> None:
     headers = {f"x-acme-{number}": str(1_700_000_000 + number) for number in range(20)}
     headers |= {f"x-acme-id-{number}": f"id{number}" for number in range(20)}

@@ -286,6 +286,7 @@ def test_the_secret_is_not_blamed_for_what_may_be_the_scheme() -> None:
     assert "compare the scheme with the store's documentation" in hint.fix
 
 
+@pytest.mark.full
 def test_a_search_that_was_cut_short_says_so() -> None:
     body = b'{"a":"' + b"x" * 1_000_000 + b'"}'
     headers = {"x_acme_time": "1700000001", "x_acme_id": "7", "x_acme_nonce": "9"}
@@ -299,6 +300,7 @@ def test_control_characters_of_a_delivery_are_not_printed() -> None:
     assert not any(letter in repr(found.steps) for letter in "\x1b\u202e")
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=120)
 @given(
     st.sampled_from([*PRESETS.values(), ACME]),

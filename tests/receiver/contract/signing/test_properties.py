@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +98,7 @@ def test_verify_raises_nothing_but_delivery_refused(scheme: Scheme, headers: Any
         raise AssertionError("a delivery without a signature was accepted")
 
 
+@pytest.mark.full
 @examples
 @given(schemes(), any_headers.map(lambda found: {**found, "x-sig": next(iter(found.values()), "")}), any_bodies)
 def test_verify_raises_nothing_but_delivery_refused_for_a_random_scheme(

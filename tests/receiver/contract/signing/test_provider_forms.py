@@ -389,6 +389,7 @@ def test_every_encoded_form_is_read_back(fields: dict[str, str]) -> None:
     assert form_fields(urlencode(fields).encode()) == fields
 
 
+@pytest.mark.full
 @given(
     st.recursive(
         st.none() | st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)

@@ -147,6 +147,7 @@ def test_a_failed_call_leaves_nothing_to_the_next(own: System) -> None:
     assert own.identity_holds()
 
 
+@pytest.mark.full
 def test_the_memory_of_lua_does_not_grow_with_its_arguments(own: System) -> None:
     large = {"note": "x" * 100_000}
     for _ in range(20):
