@@ -36,7 +36,7 @@ LONGEST_FIRST = (
     "faults/test_fault_matrix.py",
     "faults/test_repeats_without_ids.py",
     "faults/test_validated_code.py",
-    "receiver/test_start_checks.py",
+    "receiver/process/test_start_checks.py",
     "workers/runtime/test_worker.py",
     "faults/test_foreign_jobs.py",
     "faults/test_receiver_regressions.py",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -18,9 +17,8 @@ from receiver.config.source_files import KeyPath, dotted
 from receiver.config.values import Bounds, DurationOrWord, parse_duration, parse_rate, parse_size
 
 HIDDEN = "(hidden)"
-_SECRET_NAME = re.compile(r"secret|password|passphrase|token|key|credential|auth|cookie", re.IGNORECASE)
-"""In tables whose keys are not ours: settings of plugins, headers, fields of a token request."""
 _FREE_TABLES = ("plugins", "extra", "headers", "params")
+"""Tables whose keys are not ours: settings of plugins, headers, fields of a token request. Any text may be a secret."""
 _NOT_SHOWN = ("store_defaults",)
 """It is shown in each store."""
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -77,17 +75,17 @@ def _shown(config: Config, key: KeyPath, value: Any, field: FieldInfo | None) ->
         return "" if value == "" else []
     if isinstance(value, SecretStr):
         return HIDDEN if value.get_secret_value() else ""
-    if config.is_reference(*key) or _may_be_secret(key):
+    if config.is_reference(*key) or (field is None and _may_be_secret(key, value)):
         return HIDDEN
     if key[0] == "forward" and key[-1] == "url":  # its path may have a token
         parts = urlsplit(value)
-        return f"{parts.scheme}://{parts.netloc}/{HIDDEN if parts.path.strip('/') or parts.query else ''}"
+        has_more = parts.path.strip("/") or parts.query
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{HIDDEN if has_more else ''}"
     return _as_written(value, field)
 
 
-def _may_be_secret(key: KeyPath) -> bool:
-    is_free = any(step in _FREE_TABLES for step in key[:-1])
-    return is_free and any(_SECRET_NAME.search(str(step)) for step in key[1:])
+def _may_be_secret(key: KeyPath, value: Any) -> bool:
+    return any(step in _FREE_TABLES for step in key[:-1]) and not isinstance(value, bool | int | float)
 
 
 def _as_written(value: Any, field: FieldInfo | None) -> Any:
@@ -99,8 +97,18 @@ def _as_written(value: Any, field: FieldInfo | None) -> Any:
     if isinstance(value, list | tuple):
         return [_as_written(one, None) for one in value]
     if isinstance(value, str):
-        return re.sub(r"(://[^/@:]*):[^@]*@", rf"\1:{HIDDEN}@", value)
+        return _without_credentials(value)
     return _written_by_parser(value, [getattr(one, "func", None) for one in field.metadata] if field else [])
+
+
+def _without_credentials(text: str) -> str:
+    """A URL's user may be a token, and its query may have a password."""
+    scheme, sign, rest = text.partition("://")
+    if not sign:
+        return text
+    address, mark, _ = rest.partition("?")
+    host = address.rpartition("@")[2] if "@" in address else address
+    return f"{scheme}://{f'{HIDDEN}@' if '@' in address else ''}{host}{f'?{HIDDEN}' if mark else ''}"
 
 
 def _written_by_parser(value: Any, parsers: list[Any]) -> Any:

@@ -50,6 +50,7 @@ def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = N
     references = frozenset(find_references(values))
     resolved = resolve(values, (), base=path.parent if path else Path(), environ=environ, places=places)
     _find_data_dir(resolved, places, path, environ)
+    _find_ca_file(resolved, path)
     return Config.build(resolved, path=path, places=places, references=references)
 
 
@@ -71,6 +72,9 @@ def data_dir_from_environment(explicit: str | None = None) -> Path:
     """Only the data directory. A mistake elsewhere in the config, or a missing secret, does not matter for it."""
     path = find_config_file(explicit, os.environ)
     values, places = _read(path, os.environ)
+    if isinstance(redis := values.get("redis"), dict) and "data_dir" in redis:
+        base, key = path.parent if path else Path(), ("redis", "data_dir")
+        redis["data_dir"] = resolve(redis["data_dir"], key, base=base, environ=os.environ, places=places)
     _find_data_dir(values, places, path, os.environ)
     return Path(values["redis"]["data_dir"]).absolute()
 
@@ -99,6 +103,15 @@ def _find_data_dir(values: dict[str, Any], places: Places, path: Path | None, en
         found, place = find_data_dir(given, places.get(key), config_file=path, environ=environ)
         redis["data_dir"] = str(found)
         places[key] = place or Place("default")
+
+
+def _find_ca_file(values: dict[str, Any], path: Path | None) -> None:
+    """Like data_dir and `file:`, it is relative to the config file, whatever the working directory of a process is."""
+    network = values.get("network")
+    if path is None or not isinstance(network, dict):
+        return
+    if isinstance(given := network.get("ca_file"), str) and given:
+        network["ca_file"] = str(path.parent / given)
 
 
 def _apply_store_defaults(values: dict[str, Any]) -> None:

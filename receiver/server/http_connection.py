@@ -242,10 +242,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         a fifth of the work. And a large body is served after small ones.
         """
         self.has_step = False
-        waited = monotonic() - self.scheduled_at  # its sender need not be faster because others keep us busy
+        now = monotonic()
+        waited = now - self.scheduled_at  # its sender need not be faster because others keep us busy
         self.deadline += waited
-        self.waiting_since += waited
-        self.holding_since += waited
+        self.waiting_since = min(now, self.waiting_since + waited)
+        self.holding_since = min(now, self.holding_since + waited)
         try:
             if self.state == "complete" and self._request:
                 self.state = "served"

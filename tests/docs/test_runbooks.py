@@ -12,7 +12,7 @@ import pytest
 
 from receiver.inbox import EventQueries
 from receiver.spool import open_existing_refusals
-from tests.receiver.test_start_checks import mounted
+from tests.receiver.process.test_start_checks import mounted
 from tests.support.deployment import Deployment, deployed
 from tests.support.harness import eventually, free_port
 from tests.support.installations import spread_refusals

@@ -100,7 +100,8 @@ def fill(system: System) -> dict[str, str]:
     return {
         "id": failed.stored.id, "event": failed.stored.id, "store": "north", "lane": GREET, "handler": GREET,
         "group": group.decode(), "limit": "erp", "plugin": "shop", "worker": WORKER, "name": "all", "token": "t",
-        "m": "m", "span": "1", "day": "2026-11-16", "kind": "order", "mark": "m", "key": "north:order:1",
+        "subject": "s", "m": "m", "span": "1", "day": "2026-11-16", "kind": "order", "mark": "m",
+        "key": "north:order:1",
         "action": "a1f3",
     }  # fmt: skip
 

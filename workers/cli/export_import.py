@@ -51,9 +51,10 @@ def export(
     secrets: bool,
     passphrase_file: Path | None,
 ) -> None:
-    """Write events with payloads, runs and failures, once marks, plugin state and pauses to FILE (NDJSON, gzip).
+    """Write events, failures, marks and state to a file.
 
-    Nothing is changed here, and receivers and workers may run. If it is interrupted, the same command goes on with the
+    Events have their payloads and runs, and marks are those of ctx.once; pauses and counters are written, too. Nothing
+    is changed here, and receivers and workers may run. If it is interrupted, the same command goes on with the
     file. With --topic, --since or --until the file has only events.
     """
     from workers.history.configured_history import open_history
@@ -104,10 +105,11 @@ def export(
 @passphrase_option
 @yes_option
 def import_(file: Path, secrets: bool, passphrase_file: Path | None, yes: bool) -> None:
-    """Write an export FILE into this server. What it has already is left as it is, so the command can be repeated.
+    """Write an export file into this server.
 
-    Settled events stay settled, failures stay failures, and open events run here: end the workers of the old
-    installation before you export. (Rows for a store's API are imported by `storehooks api`.)
+    What it has already is left as it is, so the command can be repeated. Settled events stay settled, failures stay
+    failures, and open events run here: end the workers of the old installation before you export. (Rows for a store's
+    API are imported by `storehooks api`.)
     """
     from workers.history.configured_history import open_history
     from workers.operations.transfer.importing import DataImporter, read_summary

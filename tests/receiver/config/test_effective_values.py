@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from receiver.config import load
-from receiver.config.effective_values import effective_values
+from receiver.config.effective_values import _without_credentials, effective_values
 from tests.support.programs import ROOT, storehooks
 
 TEXT = """
@@ -64,7 +66,7 @@ def test_each_value_says_where_it_comes_from_and_no_secret_is_shown(tmp_path: Pa
         return f"/config.toml:{next(n for n, one in enumerate(TEXT.splitlines(), 1) if one.startswith(start))}"
 
     expected = {
-        "redis.url": ("redis://user:(hidden)@redis.example:6379/0", line("url")),
+        "redis.url": ("redis://(hidden)@redis.example:6379/0", line("url")),
         "redis.timeout": ("500ms", "default"),
         "redis.data_dir": (str(tmp_path / "data"), "default"),
         "receiver.bind": ("0.0.0.0:5000", "$PORT"),
@@ -80,9 +82,9 @@ def test_each_value_says_where_it_comes_from_and_no_secret_is_shown(tmp_path: Pa
         "forward.erp.url": ("https://erp.example/(hidden)", line('url = "https://erp')),
         "forward.erp.secret": ("(hidden)", line("secret")),
         "alerts.targets.ops.url": ("(hidden)", line('url = "https://ops')),
-        "plugins.crm.url": ("https://crm.example", line('url = "https://crm')),
+        "plugins.crm.url": ("(hidden)", line('url = "https://crm')),
         "plugins.crm.api_key": ("(hidden)", line("api_key")),
-        "plugins.crm.login.user": ("me", line("login")),
+        "plugins.crm.login.user": ("(hidden)", line("login")),
         "plugins.crm.login.password": ("(hidden)", line("login")),
         "plugins.crm.place": ("(hidden)", line("place")),
         "stores.north.scheme": ("shopify", line("scheme")),
@@ -91,7 +93,7 @@ def test_each_value_says_where_it_comes_from_and_no_secret_is_shown(tmp_path: Pa
         "stores.north.auth.client_id": ("me", line("auth")),
         "stores.north.auth.extra.api_key": ("(hidden)", line("auth")),
         "stores.north.catalogue.headers.x-api-key": ("(hidden)", line("headers")),
-        "stores.north.catalogue.headers.accept-language": ("en", line("headers")),
+        "stores.north.catalogue.headers.accept-language": ("(hidden)", line("headers")),
         "stores.north.plugins.crm.token": ("(hidden)", line("token")),
         "stores.south.signing_secrets": (["(hidden)"], "$STOREHOOKS_STORES__SOUTH__SIGNING_SECRETS"),
         "console.password": ("", "default"),
@@ -105,7 +107,7 @@ def test_what_is_shown_of_the_example_is_the_example_again(tmp_path: Path) -> No
     """Every value is written as a config file may have it: loaded again, it is the same config."""
     example = load(ROOT / "config.example.toml", {})
     for one in effective_values(example):
-        assert one.value != "(hidden)" or "secret" in one.key, one
+        assert one.value != "(hidden)" or "secret" in one.key or one.key.startswith("plugins."), one
     values = {one.key: one.value for one in effective_values(example)}
     environ = {
         f"STOREHOOKS_{key.replace('.', '__').upper()}": value if isinstance(value, str) else json.dumps(value)
@@ -130,3 +132,23 @@ def test_the_command_shows_what_is_set(tmp_path: Path) -> None:
     table = storehooks("config", env=environ, cwd=tmp_path).stdout
     assert "hunter2" not in table
     assert any(line.split() == ["receiver.processes", "2", "default"] for line in table.splitlines()), table
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://user:p@ss@host:1/0", "redis://(hidden)@host:1/0"),
+        ("postgresql://host/x?user=u&password=p@ss", "postgresql://host/x?(hidden)"),
+        ("https://hooks.example", "https://hooks.example"),
+    ],
+)
+def test_a_url_is_shown_without_user_password_and_query(text: str, shown: str) -> None:
+    assert _without_credentials(text) == shown
+
+
+def test_no_text_of_a_plugin_is_shown(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[plugins.erp]\nretries = 3\nsmtp_pass = "hunter2"\naccounts = [{ password = "hunter2" }]\n')
+    shown = {one.key: one.value for one in effective_values(load(file, {}))}
+    assert "hunter2" not in repr(shown)
+    assert shown["plugins.erp.retries"] == 3

@@ -140,7 +140,8 @@ class ExportWriter:
     def __init__(self, path: Path, *, at: int) -> None:
         """`at`: where the complete parts of the file end; what follows is cut off."""
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # it holds customers' data
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            os.fchmod(descriptor, 0o600)  # it holds customers' data, and may have been there
             self._file = os.fdopen(descriptor, "r+b")
             self._file.truncate(at)
             self._file.seek(at)

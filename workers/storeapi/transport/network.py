@@ -28,18 +28,18 @@ def trusted_certificates(network: NetworkSettings) -> ssl.SSLContext:
 def proxy_for(network: NetworkSettings, url: str, *, seconds: float = LOOKUP_SECONDS) -> str:
     """The proxy to call a URL through; empty for a direct call.
 
-    Private addresses are called directly, so that the guard still decides about them, and our own host is never asked
-    of a proxy. What has no address here is left to the proxy, which looks it up itself.
+    Names with a private address are called directly, so that the guard still decides about them, and our own host is
+    never asked of a proxy. What has no address here is left to the proxy, which looks it up itself.
     """
     proxy = network.proxy.get_secret_value()
     if not proxy:
         return ""
     target = httpx2.URL(url)
     try:
-        found = resolve(target.host, target.port or 443, min(seconds, LOOKUP_SECONDS))
+        found = resolve(target.host, target.port or 443, max(0.0, min(seconds, LOOKUP_SECONDS)))
     except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
         return proxy
-    return proxy if any(is_public(ip_address(address.partition("%")[0])) for address in found) else ""
+    return proxy if all(is_public(ip_address(address.partition("%")[0])) for address in found) else ""
 
 
 def call_options(network: NetworkSettings, url: str) -> dict[str, Any]:
