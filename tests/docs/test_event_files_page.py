@@ -21,6 +21,7 @@ def fields_in_table(head: str) -> set[str]:
     return set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
 
 
+@pytest.mark.full
 def test_the_page_can_be_followed(make_system: Callable[..., System]) -> None:
     system = make_system()
     text = system.config_file.read_text()

@@ -26,6 +26,7 @@ def module(example: str) -> Path:
     return ROOT / "examples" / example / f"{example.replace('-', '_')}.py"
 
 
+@pytest.mark.full
 def test_the_examples_pass_their_own_tests() -> None:
     """They run in one process, to share one sandbox."""
     folders = [str(ROOT / "examples" / example) for example in EXAMPLES]

@@ -155,6 +155,7 @@ def test_one_damaged_bit_costs_only_the_row_that_it_hits(system: System, area: s
     assert problems == []
 
 
+@pytest.mark.full
 def test_a_first_row_with_a_damaged_time_stops_neither_the_drain_nor_a_command(system: System) -> None:
     given = deliveries(system)
     for value in ("'x'", "x'00'", "1e300", str(2**62)):

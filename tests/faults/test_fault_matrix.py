@@ -298,6 +298,7 @@ def test_row_23_sigterm_of_all_processes_drains_and_counts_no_attempt(make_syste
 # Two versions at the same time
 
 
+@pytest.mark.full
 def test_an_older_worker_routes_to_a_handler_only_the_newer_one_has(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=HELLO)
     system.start("worker", "housekeeper")

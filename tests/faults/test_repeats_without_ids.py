@@ -137,6 +137,7 @@ def test_row_26_the_id_that_the_spool_answered_for_a_repeat_of_an_earlier_event_
     assert json.loads(shown.stdout)["id"] == first, shown.stderr
 
 
+@pytest.mark.full
 def test_row_26_two_hosts_that_drain_at_once_have_as_many_events_as_with_redis_up(
     make_system: Callable[..., System], own_redis: Server
 ) -> None:

@@ -197,6 +197,7 @@ def test_each_child_process_imports_the_plugins_itself(shop: System) -> None:
 # A plugin that is a package
 
 
+@pytest.mark.full
 def test_an_installed_package_that_breaks_stops_no_other_plugin_and_resumes_when_repaired(
     shop: System, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_dev_works_beside_them(repository: Path) -> None:
     assert "accepted 3 = settled 3 + open 0 + failed 0" in done.stdout
 
 
+@pytest.mark.full
 def test_the_commands_work_although_python_finds_them_first(repository: Path) -> None:
     """PYTHONPATH names the repository. `web` and `worker` replace the process of the command."""
     (repository / "queue/__init__.py").unlink()  # it would hide Python's own from every program

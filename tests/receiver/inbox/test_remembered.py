@@ -400,6 +400,7 @@ def test_it_passes_everything_in_slices(system: System, monkeypatch: pytest.Monk
 # Refusals
 
 
+@pytest.mark.full
 def test_a_host_reports_the_sum_of_its_refusals(system: System) -> None:
     system.start("web")
     system.http.post("/webhooks/north", content=b"{}")

@@ -215,6 +215,7 @@ def test_a_saved_plugin_is_reloaded_unless_it_is_broken(shared_dev: DevRun) -> N
     plugin.write_text(HELLO)  # a restarted process must be able to load it
 
 
+@pytest.mark.full
 def test_a_removed_handler_is_reported_with_the_command_that_retires_it(dev: DevRun) -> None:
     process = dev.handled()
     dev.system.plugin.write_text(HELLO.replace("def greet", "def welcome"))
@@ -308,6 +309,7 @@ def test_events_survive_a_restart(dev: DevRun) -> None:
     eventually(lambda: EventQueries(client).counters().total["accepted"] >= 6, 10)
 
 
+@pytest.mark.full
 def test_the_procfile_runs_under_honcho(make_system: Callable[..., System], server_url: str) -> None:
     system = make_system(plugin=HELLO)
     text = re.sub(r'url = ".*"', 'url = ""', system.config_file.read_text(), count=1)

@@ -351,6 +351,7 @@ def test_list_has_the_store_with_most_failures_first(system: System) -> None:
     assert "LAST EVENT" in CliRunner().invoke(storehooks, arguments).stdout
 
 
+@pytest.mark.full
 def test_dev_loads_a_new_store_without_a_restart(tmp_path: Path) -> None:
     port = free_port()
     config = tmp_path / "config.toml"

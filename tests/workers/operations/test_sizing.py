@@ -60,6 +60,7 @@ def whole(number: int) -> WholeEvent:
     return WholeEvent(one.id, one.accepted_at, one.settled_at, one.fields, content, {})
 
 
+@pytest.mark.full
 def test_a_moved_event_takes_at_most_200_bytes_of_redis(own_redis: Server) -> None:
     """Measured by the memory of the whole server, while events come and go, as they do."""
     moves, number, settled = HistoryMoves(own_redis.client), 20_000, 0.0

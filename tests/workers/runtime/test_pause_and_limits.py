@@ -271,6 +271,7 @@ def started(make_system: Callable[..., System], remote: Counting | None = None, 
     return system
 
 
+@pytest.mark.full
 def test_a_pause_survives_a_kill_of_everything_and_resumes_in_order(
     make_system: Callable[..., System],
 ) -> None:

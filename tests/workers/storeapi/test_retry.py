@@ -233,6 +233,7 @@ def call_faulty_store(sandbox: SandboxRun, *, calls: int, rate: int) -> tuple[in
     return sum(int(str(one["ok"])) for one in found), busiest_second(sandbox)
 
 
+@pytest.mark.full
 def test_calls_succeed_within_the_rate_limit_across_processes(sandbox: SandboxRun, redis: Redis) -> None:
     ok, busiest = call_faulty_store(sandbox, calls=96, rate=60)
     assert ok == 96

@@ -78,6 +78,7 @@ def command(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(storehooks, ["handlers", "certify", *arguments, "--config", str(folder / "config.toml")])
 
 
+@pytest.mark.full
 def test_a_handler_that_is_not_idempotent_and_depends_on_the_order_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -383,6 +383,7 @@ def test_a_form_is_a_document_of_texts() -> None:
     assert event.record is not None
 
 
+@pytest.mark.full
 @given(st.dictionaries(st.text(min_size=1), st.text(), min_size=1, max_size=20))
 def test_every_encoded_form_is_read_back(fields: dict[str, str]) -> None:
     assume(not any("\ud800" <= letter <= "\udfff" for text in (*fields, *fields.values()) for letter in text))

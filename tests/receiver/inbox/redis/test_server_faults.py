@@ -262,6 +262,7 @@ def test_a_worker_that_may_not_wait_for_wake_ups_is_refused_and_web_starts(
     system.start("web")
 
 
+@pytest.mark.full
 def test_a_worker_whose_right_to_wait_is_taken_away_says_so(make_system: Callable[..., System], locked: Locked) -> None:
     rules = locked.server.client
     rules.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">pw", "~*", "&*", "+@all")
