@@ -7,6 +7,8 @@ import json
 import re
 from collections.abc import Callable
 
+import pytest
+
 from tests.docs.test_commands_in_docs import documented_system
 from tests.support.harness import System
 from tests.support.page_reader import PageReader

@@ -181,7 +181,7 @@ def outcome(judge: Any, headers: dict[str, str], body: bytes, store: Store) -> D
 def test_compiled_and_step_by_step_judging_agree(seed: int) -> None:
     chance = random.Random(seed)
     seen: Counter[str] = Counter()
-    schemes = [*WHOLE_BODY.values(), *filter(None, (odd_scheme(chance) for _ in range(3000 if seed else 1000)))]
+    schemes = [*WHOLE_BODY.values(), *filter(None, (odd_scheme(chance) for _ in range(3000 if seed else 2000)))]
     for scheme in schemes:
         store = Store(
             "north", scheme, SECRETS[: chance.randint(1, 4)], url=URL, domain=chance.choice(["", "north.example"])
