@@ -45,6 +45,8 @@ def test_the_services_differ_only_in_what_they_run() -> None:
     for name, unit in zip(SERVICES, (web, worker, console), strict=True):
         assert unit.pop("ExecStart") == f"/opt/storehooks/bin/storehooks {name}"
     assert web.pop("LimitNOFILE")
+    restarts = [(unit.pop("RestartSec"), unit.pop("RestartPreventExitStatus", "")) for unit in (web, worker, console)]
+    assert restarts == [("1", "2"), ("10", ""), ("1", "2")]  # a plugin may need a server that is not up yet
     assert web == worker == console
 
 
