@@ -74,7 +74,7 @@ class Erasing:
             refusals.delete(found.refused)
         step("plugins")
         plugins = dict(self._hooks.call(self._subject))
-        changed += self._erase_past(self._moved_meanwhile(found.events), begun.id)
+        changed += self._erase_past(self._moved_meanwhile(ids), begun.id)
         step("files")
         files, left = self._rewrite_files(changed)
         done = replace(begun, plugins=plugins, files=files, left=[*left, *found.by_hand])
