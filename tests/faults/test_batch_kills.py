@@ -161,7 +161,8 @@ class Rounds:
         found = in_inbox(self.system, name)
         assert found == SIZE if is_accepted else found in (0, SIZE), f"{kind}: {found} of {SIZE}"
         again = redeliver(self.system, name)
-        assert again.json()["status"] == ("duplicate" if found else "accepted")
+        # A machine so busy that the server answers late has it in the spool, which knows no earlier deliveries.
+        assert again.json()["status"] in (("duplicate", "accepted") if found else ("accepted",))
         eventually(lambda: in_inbox(self.system, name) == SIZE)
         self.sent += 1
         self.kinds.append(f"{kind}: {'2xx' if is_accepted else 'no 2xx'}, {found}")
@@ -190,6 +191,7 @@ def test_a_batch_is_all_events_or_none_over_kills_at_any_moment(
     for _ in range(rounds):
         for kind in ("web", "server", "worker"):
             going.run(kind)
+    eventually(lambda: spooled(system) == 0, 30)
     print("\n".join(f"{count:3} x {kind} events" for kind, count in sorted(Counter(going.kinds).items())))
     eventually(
         lambda: counters(system)["settled"] == going.sent * SIZE,
