@@ -58,6 +58,11 @@ class EventFilter:
         is_long = max(len(self.resource_id), len(self.delivery_id)) > MAX_TEXT
         return bool(self.where) or is_long or not self.has_exact_topic
 
+    @property
+    def names_few(self) -> bool:
+        """Whether an index leads to the few events that can match, however many there are."""
+        return bool(self.resource_id or self.delivery_id)
+
     def is_met_by(self, event: Event) -> bool:
         """Whether an event meets what the databases do not decide: patterns, long texts, and the payload."""
         if self.topic and not matches(self.topic, event.topic):
@@ -97,6 +102,6 @@ def _equals(text: str) -> Any:
 
 def _meets(path: str, condition: Any, event: Event) -> bool:
     try:
-        return body_may_match(event.body, [condition]) and meets(follow(event.data, path), condition)
+        return body_may_match(event.body, [(path, condition)]) and meets(follow(event.data, path), condition)
     except (ValueError, RecursionError):  # the body is not JSON, or too deep to be read
         return False

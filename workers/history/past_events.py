@@ -183,7 +183,7 @@ class HistoryDatabase(ABC):
         if wanted.until is not None:
             position = min(position, Position(wanted.until, ""))
         found: list[PastEvent] = []
-        span = FIRST_WINDOW
+        span = LAST_TIME if wanted.names_few else FIRST_WINDOW
         end = Position(wanted.since, "")
         while position > end and (newest := self.newest_before(position)) is not None and newest >= wanted.since:
             position = min(position, Position(newest + 1, ""))

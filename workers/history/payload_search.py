@@ -37,18 +37,25 @@ def without_nul(document: str) -> str:
     return document.replace(r"\u0000", r"\ufffd")
 
 
-def body_may_match(body: bytes, conditions: Sequence[Any]) -> bool:
-    """Whether a body may meet conditions, without reading it as JSON, which takes several times as long."""
+def body_may_match(body: bytes, where: Sequence[tuple[str, Any]]) -> bool:
+    """Whether a body may meet conditions on paths, without reading it as JSON, which takes several times as long."""
     if b"\\" in body or b"\0" in body or body.lstrip()[:1] not in (b"{", b"["):
         return True  # a value may be written in another way, or in UTF-16
-    return all(_may_contain(body, condition) for condition in conditions)
+    return all(_may_contain(body, path, condition) for path, condition in where)
 
 
-def _may_contain(body: bytes, condition: Any) -> bool:
+def _may_contain(body: bytes, path: str, condition: Any) -> bool:
     wanted = condition if isinstance(condition, list | tuple) else [condition]
-    if contained("", condition) is None:
+    if None in wanted:  # an absent value meets it, too
         return True
-    return any(_is_in(body, one) for one in wanted)
+    if not all(_is_place(step) or b'"%s"' % step.encode("utf-8", "replace") in body for step in path.split(".")):
+        return False
+    return contained("", condition) is None or any(_is_in(body, one) for one in wanted)
+
+
+def _is_place(step: str) -> bool:
+    """Whether a step of a path may be a place in a list instead of a name."""
+    return step.isascii() and step.isdigit()
 
 
 def _is_in(body: bytes, value: Any) -> bool:
@@ -75,7 +82,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _documents(steps: list[str], values: list[str]) -> Iterator[str]:
     """A number in a path is a place in a list, or a name."""
-    kinds = [(True, False) if step.isascii() and step.isdigit() else (False,) for step in steps]
+    kinds = [(True, False) if _is_place(step) else (False,) for step in steps]
     for value, in_lists in product(values, product(*kinds)):
         document = value
         for step, in_list in zip(reversed(steps), reversed(in_lists), strict=True):

@@ -22,7 +22,7 @@ from receiver.inbox import EventQueries, keys
 from receiver.inbox.history_moves import HistoryMoves
 from receiver.inbox.model import read_detail, to_number
 from receiver.inbox.outcomes import EventStatus
-from receiver.inbox.queries.cursors import MAX_SCANNED, MAX_SCANNED_BYTES, Cursor
+from receiver.inbox.queries.cursors import MAX_PAYLOADS, MAX_SCANNED, MAX_SCANNED_BYTES, Cursor
 from receiver.inbox.queries.event_pages import (
     PAGE,
     EventPage,
@@ -82,8 +82,8 @@ class AllEvents:
     ) -> FoundEvents:
         """The events accepted last that match, the newest first, after a cursor.
 
-        In Redis, a search reads MAX_SCANNED events, or MAX_SCANNED_BYTES of bodies; in the history, it has `seconds`.
-        Then it says how far back it looked.
+        In Redis, a search reads MAX_SCANNED events, or MAX_PAYLOADS or MAX_SCANNED_BYTES of bodies; in the history, it
+        has `seconds`. Then it says how far back it looked.
         """
         history = self._history if status in (None, EventStatus.SETTLED) else None
         if status == EventStatus.OPEN:
@@ -286,7 +286,8 @@ class _Search:
         position = Position(*before) if before else Position(LAST_TIME, "")
         if wanted.until is not None:
             position = min(position, Position(wanted.until, ""))
-        entries, size = max(MAX_SCANNED, self._limit), MAX_SCANNED_BYTES
+        entries = max(MAX_PAYLOADS if wanted.where else MAX_SCANNED, self._limit)
+        size = MAX_SCANNED_BYTES
         while entries > 0 and size > 0 and self._end is None:
             page = self._pages.newest(
                 before=position.accepted_at, since=wanted.since, many=min(PAGE, entries), size=size

@@ -14,8 +14,10 @@ from receiver.inbox.queries.damage import as_text
 T = TypeVar("T")
 MAX_SCANNED = 2_000
 """Entries that one request reads for a filter that no index answers."""
+MAX_PAYLOADS = 1_000
+"""The same if their bodies are read, too."""
 MAX_SCANNED_BYTES = 8 << 20
-"""The same in bytes of bodies."""
+"""Bytes of bodies that one request reads."""
 _CURSOR = re.compile(r"(\d{1,18})-([\w.|:-]{0,200})")
 
 

@@ -12,7 +12,14 @@ from redis import Redis
 from receiver.contract.errors import ConfigError
 from receiver.contract.intake import Delivery
 from receiver.inbox import FailureQueries, Outcome, keys
-from receiver.inbox.queries.cursors import MAX_SCANNED, MAX_SCANNED_BYTES, Cursor, page_before, parse_cursor
+from receiver.inbox.queries.cursors import (
+    MAX_PAYLOADS,
+    MAX_SCANNED,
+    MAX_SCANNED_BYTES,
+    Cursor,
+    page_before,
+    parse_cursor,
+)
 from receiver.inbox.queries.event_pages import EventPages
 from receiver.inbox.queries.handlers import HandlerQueries
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
@@ -105,6 +112,15 @@ def test_bodies_are_read_up_to_a_size(system: System) -> None:
     second = events.find(wanted, before=first.next)
     assert [one.id for one in second.events] == [found]
     assert second.next is None
+
+
+def test_a_search_by_payload_reads_fewer_events(system: System) -> None:
+    found = system.accept(data={"id": 7})
+    system.inbox.accept(copies(system.delivery(data={"id": 8}), MAX_PAYLOADS))
+    events, wanted = AllEvents(system.client, None), EventFilter(where=(where_of("id=7"),))
+    first = events.find(wanted)
+    assert (first.events, bool(first.looked_back_to)) == ([], True)
+    assert [one.id for one in events.find(wanted, before=first.next).events] == [found]
 
 
 def test_a_body_larger_than_the_bound_is_read_alone(system: System) -> None:
