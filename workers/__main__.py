@@ -10,6 +10,7 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.config.reloading import adopt
 from receiver.contract.errors import StorehooksError
+from receiver.process.earlier_data import require_no_earlier_data
 from receiver.process.process_files import hold, show_life
 from receiver.process.service_manager import ServiceManager
 from receiver.process.start_checks import prepare_data_dir
@@ -99,6 +100,7 @@ def main() -> int:
     manager = ServiceManager(os.environ)
     try:
         config = load_from_environment(arguments.config)
+        require_no_earlier_data(config)
         prepare_data_dir(config.data_dir, set_by=config.data_dir_set_by)
         validate_plugins(config)
         hold(config.data_dir, ROLE)  # a HUP from here on waits until it is handled

@@ -24,18 +24,28 @@ class Config(FileSettings):
 
     _path: Path | None = PrivateAttr(default=None)
     _places: Places = PrivateAttr(default_factory=Places)
+    _earlier_data_dir: Path | None = PrivateAttr(default=None)
     _references: Set[KeyPath] = PrivateAttr(default=frozenset())
     _schemes: dict[str, Scheme] = PrivateAttr(default_factory=dict)
     _stores: dict[str, Store] = PrivateAttr(default_factory=dict)
 
     @classmethod
-    def build(cls, values: Mapping[str, Any], *, path: Path | None, places: Places, references: Set[KeyPath]) -> Config:
+    def build(
+        cls,
+        values: Mapping[str, Any],
+        *,
+        path: Path | None,
+        places: Places,
+        references: Set[KeyPath],
+        earlier_data_dir: Path | None = None,
+    ) -> Config:
         """Validate the merged values, or raise ConfigError with one line for each problem."""
         try:
             config = cls(**values)
         except ValidationError as error:
             raise ConfigError("\n".join(explain(problem, places) for problem in error.errors())) from None
         config._path, config._places, config._references = path, places, references
+        config._earlier_data_dir = earlier_data_dir
         config._schemes = build_schemes(config, places)
         config._stores = build_stores(config, places)
         check(config, places)
@@ -53,6 +63,12 @@ class Config(FileSettings):
     @property
     def data_dir_set_by(self) -> str:
         return str(self._places.get(("redis", "data_dir")) or "default")
+
+    @property
+    def earlier_data_dir(self) -> Path | None:
+        """Where an earlier version had the same data_dir, in the working directory; None if that is no other place."""
+        earlier = self._earlier_data_dir
+        return None if earlier is None or earlier.resolve() == self.data_dir.resolve() else earlier.absolute()
 
     @property
     def known_stores(self) -> Mapping[str, Store]:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from receiver.config.config import Config
-from receiver.config.data_dir import find_data_dir
+from receiver.config.data_dir import DEFAULT, find_data_dir
 from receiver.config.environment import read_environment, sets_keys
 from receiver.config.references import find_references, resolve
 from receiver.config.settings import FileSettings
-from receiver.config.source_files import Place, Places, merge, read_file
+from receiver.config.source_files import KeyPath, Place, Places, merge, read_file
 from receiver.contract.errors import ConfigError
 
 EXAMPLE = "config.example.toml"
@@ -49,9 +49,9 @@ def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = N
     _apply_store_defaults(values)
     references = frozenset(find_references(values))
     resolved = resolve(values, (), base=path.parent if path else Path(), environ=environ, places=places)
-    _find_data_dir(resolved, places, path, environ)
+    earlier = _find_data_dir(resolved, places, path, environ)
     _find_ca_file(resolved, path)
-    return Config.build(resolved, path=path, places=places, references=references)
+    return Config.build(resolved, path=path, places=places, references=references, earlier_data_dir=earlier)
 
 
 def _read(path: Path | None, environ: Mapping[str, str], also: Path | None = None) -> tuple[dict[str, Any], Places]:
@@ -96,13 +96,20 @@ def _include_patterns(path: Path, values: Mapping[str, Any]) -> list[str]:
     return patterns
 
 
-def _find_data_dir(values: dict[str, Any], places: Places, path: Path | None, environ: Mapping[str, str]) -> None:
+def _find_data_dir(values: dict[str, Any], places: Places, path: Path | None, environ: Mapping[str, str]) -> Path:
+    """Set the data directory; return where it was while a relative path was that of the working directory."""
     redis, key = values.setdefault("redis", {}), ("redis", "data_dir")
     given = redis.get("data_dir", "") if isinstance(redis, dict) else None
     if isinstance(given, str):  # else it is refused, with its place
-        found, place = find_data_dir(given, places.get(key), config_file=path, environ=environ)
+        found, place = find_data_dir(given, _place_of(key, places), config_file=path, environ=environ)
         redis["data_dir"] = str(found)
         places[key] = place or Place("default")
+    return Path(given or DEFAULT)
+
+
+def _place_of(key: KeyPath, places: Places) -> Place | None:
+    """Of a key, or of the variable that sets its whole table."""
+    return places.get(key) or (table if (table := places.nearest(key)) and table.source.startswith("$") else None)
 
 
 def _find_ca_file(values: dict[str, Any], path: Path | None) -> None:

@@ -28,6 +28,7 @@ from receiver.delivery.drain import sign_off
 from receiver.delivery.pipeline import DeliveryPipeline, start_pipeline
 from receiver.inbox import connect_to
 from receiver.inbox.redis.connecting import check
+from receiver.process.earlier_data import require_no_earlier_data
 from receiver.process.process_files import hold
 from receiver.process.service_manager import ServiceManager
 from receiver.process.start_checks import prepare_data_dir, require_free_port
@@ -217,6 +218,7 @@ def main() -> int:
     manager = ServiceManager(os.environ)
     try:
         config = load_from_environment(explicit)
+        require_no_earlier_data(config)
         prepare_data_dir(config.data_dir, set_by=config.data_dir_set_by)
         require_free_port(config.receiver.bind, key="[receiver] bind")
         check_format(config.data_dir / REFUSED_FILE, REFUSED_FORMAT)

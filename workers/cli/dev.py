@@ -26,12 +26,13 @@ from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
 from receiver.inbox.subscription_checks import SubscriptionChecks
+from receiver.process.earlier_data import require_no_earlier_data
 from receiver.process.process_files import AlreadyHeld, hold_alone
 from receiver.process.start_checks import prepare_data_dir, require_free_port
 from workers.cli import output
 from workers.cli.dev_stream import RefusalStream, RunStream
 from workers.cli.file_watch import FileWatch, config_files, plugin_files
-from workers.cli.options import Command, load_config, send_command
+from workers.cli.options import Command, given_config, send_command
 from workers.cli.stats import equation
 from workers.console.access import has_password, new_link, require_safe
 from workers.plugins.validation_process import validate_plugins
@@ -55,7 +56,8 @@ def dev(no_sandbox: bool, events: int | None) -> None:
     """Run everything: receiver, workers, console, sandbox store."""
     reap_orphans_if_first()
     started = time.monotonic()
-    config = load_config()
+    config = load_from_environment(given_config() or None)
+    require_no_earlier_data(config)
     require_free_port(config.receiver.bind, key="[receiver] bind")
     require_safe(config.console)
     require_free_port(config.console.bind, key="[console] bind")

@@ -27,6 +27,7 @@ from receiver.inbox import Inbox, connect_to, keys
 from receiver.inbox.queries.cursors import parse_cursor
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.redis.connecting import check
+from receiver.process.earlier_data import describe_earlier_data
 from receiver.spool import REFUSED_FILE, Refusals, open_existing_refusals
 from workers.cli import output
 
@@ -62,7 +63,7 @@ class ConfiguredName(StringParamType):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
         try:
             with ctx.scope(cleanup=False):
-                names = sorted(self._names(load_config()))
+                names = sorted(self._names(load_from_environment(given_config() or None)))
         except (StorehooksError, RedisError):  # nothing is printed while a person types
             return []
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -128,8 +129,11 @@ def given_config() -> str:
 
 
 def load_config() -> Config:
-    """Read the config that this command uses."""
-    return load_from_environment(given_config() or None)
+    """Read the config that this command uses. A command also works where a long-running process would not start."""
+    config = load_from_environment(given_config() or None)
+    if earlier := describe_earlier_data(config):
+        output.warn(f"warning: {earlier}")
+    return config
 
 
 def load_config_or_defaults() -> Config:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from receiver.config import data_dir_from_environment
+from receiver.config import data_dir_from_environment, load_from_environment
 from receiver.contract.errors import ConfigError
 from receiver.process.process_files import held
-from workers.cli.options import Command, given_config, load_config
+from workers.cli.options import Command, given_config
 from workers.cli.output import echo
 from workers.processes import python_command
 
@@ -56,6 +56,6 @@ def workers_fault(data_dir: Path) -> str:
 
 def replace_process(module: str) -> None:
     """Replace this process by another one of ours. The receiver is never imported here."""
-    config = load_config()
+    config = load_from_environment(given_config() or None)
     sys.stdout.flush()
     os.execv(sys.executable, python_command(module, config=config.path))

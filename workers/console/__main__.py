@@ -12,6 +12,7 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox import connect_to
+from receiver.process.earlier_data import require_no_earlier_data
 from receiver.process.process_files import hold
 from receiver.process.service_manager import ServiceManager
 from receiver.process.start_checks import prepare_data_dir, require_free_port
@@ -40,6 +41,7 @@ def main() -> int:
         config = load_from_environment(arguments.config)
         require_safe(config.console)
         require_free_port(config.console.bind, key="[console] bind")
+        require_no_earlier_data(config)
         prepare_data_dir(config.data_dir, set_by=config.data_dir_set_by)
     except StorehooksError as error:
         print(f"storehooks console: {error}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -358,21 +359,19 @@ def test_the_data_directory_does_not_follow_from_the_working_directory(
     assert found("", STOREHOOKS_REDIS__DATA_DIR="/own") == ("/own", "$STOREHOOKS_REDIS__DATA_DIR")
 
 
-def test_a_data_directory_of_the_working_directory_stays_in_use_while_the_other_has_no_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("STOREHOOKS_REDIS__DATA_DIR", "", "is empty"),
+        ("STOREHOOKS_REDIS__DATA_DIR", "mine", "'mine', a relative path"),
+        ("STOREHOOKS_REDIS", '{"data_dir": "mine"}', "'mine', a relative path"),
+        ("STATE_DIRECTORY", "storehooks", "'storehooks', a relative path"),
+    ],
+)
+def test_a_variable_that_leaves_the_data_directory_to_the_working_directory_is_refused(
+    variable: str, value: str, said: str, tmp_path: Path
 ) -> None:
-    home, service = tmp_path / "etc", tmp_path / "srv"
-    (service / "data").mkdir(parents=True)
-    monkeypatch.chdir(service)
-    home.mkdir()
-    file = home / "config.toml"
-    file.write_text("")
-    state = {"STATE_DIRECTORY": str(tmp_path / "state")}
-    assert config.load(file, {}).data_dir == home / "data"  # a folder of the user, with none of our files
-    (service / "data/run").mkdir()
-    for loaded in (config.load(file, {}), config.load(file, state), config.load(None, state)):
-        assert loaded.data_dir == service / "data"
-        assert "from before" in loaded.data_dir_set_by
-    (home / "data/run").mkdir(parents=True)
-    assert config.load(file, {}).data_dir == home / "data"
-    assert config.load(file, state).data_dir == service / "data"
+    file = tmp_path / "config.toml"
+    file.write_text('redis.data_dir = "data"' if variable.endswith("DATA_DIR") else "")
+    with pytest.raises(ConfigError, match=f"{re.escape(f'${variable}')} .*{said}.*; set an absolute path"):
+        config.load(file, {variable: value})

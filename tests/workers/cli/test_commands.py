@@ -198,9 +198,9 @@ def test_send_to_a_receiver_that_does_not_answer_says_where_it_is(make_system: C
 
 
 def test_without_the_embedded_server_its_data_dir_is_named(tmp_path: Path) -> None:
-    """A relative path in a variable is that of the working directory, and the error said only to start the server."""
+    """The error said only to start the server."""
     (tmp_path / "config.toml").write_text("")
-    done = storehooks("stats", cwd=tmp_path, env={**os.environ, "STOREHOOKS_REDIS__DATA_DIR": "elsewhere"})
+    done = storehooks("stats", cwd=tmp_path, env={**os.environ, "STOREHOOKS_REDIS__DATA_DIR": f"{tmp_path}/elsewhere"})
     assert done.returncode == 2
     said = " ".join(done.stderr.split())
     assert f"data_dir is {tmp_path}/elsewhere, by $STOREHOOKS_REDIS__DATA_DIR" in said
