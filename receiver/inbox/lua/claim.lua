@@ -18,7 +18,8 @@
 -- it causes. It is skipped while others are claimed. Its lane is recorded, and callers begin with such lanes every other time,
 -- so that both suspects and the others have their turn soon.
 -- If fewer runs are ready than the caller wants, the runs that are queued behind those it gets are leased to it too: one child
--- process performs the runs of a key one after the other. So a single key needs no call to the server for each run.
+-- process performs the runs of a key one after the other. So a single key needs no call to the server for each run. The same
+-- holds for the runs of a key whose events are routed here: they are leased at once, and never queued.
 -- An event whose route the caller knows is routed in the same step, as `route` would. Any other is leased to be routed.
 -- Events are routed only while the caller has room for a run: a run that is made ready first is read and written once more.
 local FIRST_LANE = 7
@@ -328,6 +329,7 @@ return function()
     ready_before[ARGV[at]] = require_lane(ARGV[at])
     left[ARGV[at]] = tonumber(ARGV[at + 1])
     if ARGV[at] ~= '' then rooms = rooms + 1 end
+    if ARGV[at + 6] ~= '1' then leased_keys[ARGV[at]] = {} end
   end
   if rooms == 0 then rooms = math.huge end -- a caller without handlers only routes
   local begins = ARGV[5] == '1' and suspected or {}

@@ -77,6 +77,10 @@ def _planned(name: str, how: bool | float) -> PlannedRun:
     return (name, "default", start, ORDERS[name]) if name in ORDERS else (name, "default", start)
 
 
+def _most_of_one_key(runs: Sequence[Run]) -> int:
+    return max(Counter((run.handler, run.order_key) for run in runs if run.order_key).values(), default=1)
+
+
 def _state_in(run: bytes | None) -> str:
     return (run or b"").decode().split(" ")[0]
 
@@ -175,8 +179,7 @@ class InboxMachine(RuleBasedStateMachine):
         one_at_a_time = HANDLERS if single else ()
         runs = self.inbox.finish_and_claim((), lanes, capacity=many, limits=LIMITS, one_at_a_time=one_at_a_time)[1].runs
         assert len(runs) <= many
-        keys_of = Counter((run.handler, run.order_key) for run in runs if run.order_key)
-        assert not single or max(keys_of.values(), default=1) == 1
+        assert not single or _most_of_one_key(runs) == 1
         assert len(runs) == 1 or not any(run.losses for run in runs), "a suspect is claimed alone"
         self._check_order(before, runs)
         self.leased += runs
@@ -188,6 +191,7 @@ class InboxMachine(RuleBasedStateMachine):
         lanes_first=st.booleans(),
         suspects_first=st.booleans(),
         current=st.sampled_from((True, True, True, False)),
+        single=st.booleans(),
     )
     def claim_and_route_in_one_step(
         self,
@@ -197,6 +201,7 @@ class InboxMachine(RuleBasedStateMachine):
         lanes_first: bool,
         suspects_first: bool,
         current: bool,
+        single: bool,
     ) -> None:
         """As a worker does it: a run with a limit is never leased while its event is routed."""
         version = self.inbox.declarations().version if current else "old"
@@ -205,8 +210,16 @@ class InboxMachine(RuleBasedStateMachine):
         names = ("", *HANDLERS) if not lanes_first else (*HANDLERS, "")
         before = self._open_ordered_runs()
         _, claim = self.inbox.finish_and_claim(
-            (), dict.fromkeys(names, many), capacity=many, limits=LIMITS, routes=routes, suspects_first=suspects_first
+            (),
+            dict.fromkeys(names, many),
+            capacity=many,
+            limits=LIMITS,
+            routes=routes,
+            suspects_first=suspects_first,
+            one_at_a_time=HANDLERS if single else (),
         )
+        assert not single or _most_of_one_key(claim.runs) == 1
+        assert _most_of_one_key([run for run in claim.runs if run.handler == "shop.four"]) == 1, "they are merged"
         assert len({run.event.id for run in claim.runs}) == 1 or not any(run.losses for run in claim.runs)
         self._check_order(before, claim.runs)
         self.leased += claim.runs
@@ -338,15 +351,7 @@ class InboxMachine(RuleBasedStateMachine):
     )
     def a_burst_is_routed_out_of_order(self, many: int, handler: str, late: int, outcomes: list[OutcomeKind]) -> None:
         """Several runs of a key wait: for an event that is routed last, and behind those that are leased."""
-        self.administration.resume(store="north")
-        self.administration.resume(handler=handler)
-        self.crash()  # else an event that another worker is to route could hold back all later ones
-        self.tick()
-        while events := self._claim_events():
-            for event in events:
-                self._route(event, {handler}, False)
-        for _ in range(6):
-            self.accept("north", False)
+        self._accept_burst(handler)
         events = self._claim_events()
         last = events[late : late + 1]
         for event in events[:late] + events[late + 1 :]:
@@ -360,6 +365,41 @@ class InboxMachine(RuleBasedStateMachine):
         self.claim(many, {handler})
         for outcome in outcomes[2:]:
             self._finish_first(outcome)
+
+    @precondition(lambda self: len(self.known) < 40)
+    @rule(
+        many=st.integers(2, 6),
+        handler=st.sampled_from(sorted(ORDERS)),
+        outcomes=st.lists(st.sampled_from(OutcomeKind), max_size=5),
+        single=st.sampled_from((False, False, True)),
+    )
+    def a_burst_is_routed_while_it_is_claimed(
+        self, many: int, handler: str, outcomes: list[OutcomeKind], single: bool
+    ) -> None:
+        """Several runs of a key are leased together, and more events of it are routed while they are."""
+        self._accept_burst(handler)
+        for run in self.inbox.claim({handler: 50}, capacity=50, limits=LIMITS).runs:
+            self.leased.append(run)
+            self._finish(run, OutcomeKind.DONE)
+        self.claim_and_route_in_one_step(many, {"north"}, {handler: True}, False, False, True, single)
+        self.the_keys_agree()
+        for outcome in outcomes[:2]:
+            self._finish_first(outcome)
+        self.claim_and_route_in_one_step(many, {"north"}, {handler: True}, False, False, True, single)
+        for outcome in outcomes[2:]:
+            self._finish_first(outcome)
+
+    def _accept_burst(self, handler: str) -> None:
+        """No event waits to be routed but six new ones."""
+        self.administration.resume(store="north")
+        self.administration.resume(handler=handler)
+        self.crash()  # else an event that another worker is to route could hold back all later ones
+        self.tick()
+        while events := self._claim_events():
+            for event in events:
+                self._route(event, {handler}, False)
+        for _ in range(6):
+            self.accept("north", False)
 
     def _finish_first(self, outcome: OutcomeKind) -> None:
         for run in [run for run in self.leased if run.handler][:1]:

@@ -89,26 +89,54 @@ def test_a_run_waits_for_the_one_before_it_and_other_keys_do_not(ordered: System
     assert ordered.identity_holds()
 
 
+def claim_and_route(system: System, many: int = 9, *, one_at_a_time: Sequence[str] = ()) -> list[Run]:
+    how = (*STOPPING[:2], True, "s resource")
+    routes = Routes(system.inbox.declarations().version, {("north", "order.updated"): [how]})
+    lanes = {"": 9, PUSH: many}
+    _, found = system.inbox.finish_and_claim((), lanes, capacity=9, routes=routes, one_at_a_time=one_at_a_time)
+    return list(found.runs)
+
+
 def test_the_first_run_of_a_key_is_leased_while_its_event_is_routed(ordered: System) -> None:
     for name, resource in (("a", "7"), ("b", "7"), ("c", "8")):
         accept(ordered, name, resource)
-    routes = Routes(
-        ordered.inbox.declarations().version, {("north", "order.updated"): [(*STOPPING[:2], True, "s resource")]}
-    )
-    _, found = ordered.inbox.finish_and_claim((), {"": 9, PUSH: 9}, capacity=9, routes=routes)
-    first, other = found.runs
-    assert [(run.stored.id, run.order_key, run.stops_key) for run in found.runs] == [
+    first, other = claim_and_route(ordered, one_at_a_time=[PUSH])
+    assert [(run.stored.id, run.order_key, run.stops_key) for run in (first, other)] == [
         ("a", "north:order:7", True),
         ("c", "north:order:8", True),
     ]
     assert 0 < first.fence < other.fence
     assert states(ordered, "a", "b", "c") == ["leased", "queued", "leased"]
     accept(ordered, "d")
-    _, found = ordered.inbox.finish_and_claim((), {"": 9, PUSH: 9}, capacity=9, routes=routes)
-    assert found.runs == ()
+    assert claim_and_route(ordered) == []
     finish(ordered, first, OutcomeKind.DONE)
     assert ids(claim(ordered, 9)) == ["b", "d"]
     assert ordered.identity_holds()
+
+
+def test_runs_of_a_key_are_leased_together_while_their_events_are_routed(ordered: System) -> None:
+    for name in ("a", "b", "c"):
+        accept(ordered, name)
+    first, second = claim_and_route(ordered, 2)
+    assert ids([first, second]) == ["a", "b"]
+    assert 0 < first.fence < second.fence
+    assert states(ordered, "a", "b") == ["leased", "leased"]
+    assert claim_and_route(ordered) == []
+    finish(ordered, first, OutcomeKind.DONE)
+    assert claim(ordered, 9) == []
+    finish(ordered, second, OutcomeKind.RELEASE)
+    assert ids(claim(ordered, 9)) == ["b", "c"]
+    assert ordered.identity_holds()
+
+
+def test_no_run_is_leased_while_it_is_routed_past_one_that_was_queued(ordered: System) -> None:
+    for name in ("a", "late", "b", "c"):
+        accept(ordered, name)
+    ordered.client.zadd(keys.READY, {"a": 1, "b": 2, "late": 3, "c": 4})
+    (first,) = claim_and_route(ordered)
+    assert states(ordered, "a", "late", "b", "c") == ["leased", "queued", "queued", "queued"]
+    finish(ordered, first, OutcomeKind.DONE)
+    assert ids(claim(ordered, 9)) == ["late", "b", "c"]
 
 
 def test_an_event_that_is_not_routed_holds_back_later_ones_of_its_store(ordered: System) -> None:

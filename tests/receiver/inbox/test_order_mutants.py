@@ -11,8 +11,8 @@ from tests.receiver.inbox.test_inbox_model import InboxMachine, explore
 
 MUTANTS = {
     "a new run does not wait for older events that are not routed": (
-        "if not active and not has_unrouted_before(store, accepted) then",
-        "if not active then",
+        "if (follows or not active) and not has_unrouted_before(store, accepted) then",
+        "if follows or not active then",
     ),
     "a queued run does not wait for older events that are not routed": (
         "if has_unrouted_before(store, tonumber(head[2])) or not has_sound_lane(handler) then",
@@ -56,16 +56,28 @@ MUTANTS = {
     ),
     "a run that is replaced by a newer one is lost": ("add_to_queue(id, handler, mark, own.accepted)\n", ""),
     "an ordered run is leased while it is routed, beside another": (
-        "if mark and not join_order(id, handler, mark, store) then",
-        "if mark and not join_order(id, handler, mark, store) and not token then",
+        "local follows = active and is_leased and together[key]",
+        "local follows = active and active ~= '' and is_leased",
+    ),
+    "the runs that are leased together while they are routed are not active": (
+        "set_active(handler, key, follows and active .. ' ' .. id or id)",
+        "set_active(handler, key, id)",
+    ),
+    "several runs of a key are leased while they are routed, although they must not": (
+        "if ARGV[at + 6] ~= '1' then leased_keys[ARGV[at]] = {} end",
+        "leased_keys[ARGV[at]] = {}",
+    ),
+    "runs that are to be merged are leased together while they are routed": (
+        "is_leased and string.sub(mark, 1, 1) ~= 'm'",
+        "is_leased",
     ),
     "a run that is leased while it is routed has no order": (
         "return mark and handler .. ' ' .. lease_text(mark) or handler",
         "return handler",
     ),
     "a run of a paused handler is leased while it is routed": (
-        "if token and may_begin(handler) then",
-        "if token then",
+        "local is_leased = token and due <= NOW and may_begin(handler)",
+        "local is_leased = token and due <= NOW",
     ),
     "two leases have one fence": ("  fence = fence + 1\n", ""),
     "the active runs of a key are not written": ("  in_slices('HSET', P .. 'order:' .. handler, active)\n", ""),

@@ -10,7 +10,8 @@ local function begin_run(id, store, handler, queue, start, received, token, leas
   local mark = order ~= '' and order_mark(order, id, store, topic, resource)
   if mark then fields[#fields + 1], fields[#fields + 2] = 'k:' .. handler, mark end
   fields[#fields + 1] = 'r:' .. handler
-  if mark and not join_order(id, handler, mark, store) then
+  local is_leased = token and due <= NOW and may_begin(handler)
+  if mark and not join_order(id, handler, mark, store, is_leased and string.sub(mark, 1, 1) ~= 'm') then
     fields[#fields + 1] = 'queued 0 0 ' .. queue .. ' ' .. (delay > 0 and delay or '')
     return nil
   end
@@ -19,7 +20,7 @@ local function begin_run(id, store, handler, queue, start, received, token, leas
     batch('ZADD', P .. 'later', due, item_of(id, handler))
     return nil
   end
-  if token and may_begin(handler) then
+  if is_leased then
     fields[#fields + 1] = 'leased 0 0 ' .. queue .. ' ' .. token
     batch('ZADD', P .. 'leased', lease_end, item_of(id, handler))
     return mark and handler .. ' ' .. lease_text(mark) or handler

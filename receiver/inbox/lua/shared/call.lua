@@ -11,6 +11,7 @@ local active_runs, changed_keys -- by handler: what is known of its order keys, 
 local woken, limits, paused, startable, lanes
 local fence -- the last one given out; see order.lua
 local anything_paused, anything_busy, anything_ordered
+local leased_keys -- by handler: the order keys whose runs this call leases together as it routes; see order.lua
 local unrouted, routed_of, sound_lanes -- see order.lua
 
 local function begin(keys, arguments)
@@ -19,7 +20,7 @@ local function begin(keys, arguments)
   counted, fair, batched, active_runs, changed_keys, fence = {}, {}, {}, {}, {}, nil
   woken, limits, paused, startable, lanes = {}, {}, {}, {}, {}
   anything_paused, anything_busy, anything_ordered = nil, nil, nil
-  unrouted, routed_of, sound_lanes = {}, {}, {}
+  unrouted, routed_of, sound_lanes, leased_keys = {}, {}, {}, {}
 end
 
 local function count(name, store, by)

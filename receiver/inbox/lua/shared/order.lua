@@ -202,14 +202,18 @@ local function add_to_queue(id, handler, mark, accepted)
   add_to('ZADD', queue_of(handler, mark), string.format('%.0f', accepted), item_of(id, handler))
 end
 
--- A run that is created becomes active, or is queued. Returns whether it is active; the caller writes it.
-local function join_order(id, handler, mark, store)
+-- A run that is created becomes active, or is queued. Returns whether it is active; the caller writes it. One that the caller
+-- leases becomes active with those before it that this call has leased, if its handler has a table in `leased_keys`.
+local function join_order(id, handler, mark, store, is_leased)
   local key, accepted = key_in(mark), unrouted[store] and unrouted[store].times[id] or accepted_at(id)
-  local active = active_of(handler, key)
-  if not active and not has_unrouted_before(store, accepted) then
-    set_active(handler, key, id)
+  local active, together = active_of(handler, key), leased_keys[handler] or {}
+  local follows = active and is_leased and together[key]
+  if (follows or not active) and not has_unrouted_before(store, accepted) then
+    set_active(handler, key, follows and active .. ' ' .. id or id)
+    together[key] = is_leased
     return true
   end
+  together[key] = nil
   add_to_queue(id, handler, mark, accepted)
   if not active or active == '' then wait_for_routing(handler, key, store, string.format('%.0f', accepted)) end
   return false
