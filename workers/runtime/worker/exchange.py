@@ -27,6 +27,9 @@ from workers.runtime.worker.wake_ups import WakeUpListener, WakeUps
 
 GATHER_SECONDS = 0.001
 """How long an outcome waits to be written with others, while its child process goes on with the rest of a batch."""
+SAME_KEYS_PAUSE = 0.025
+"""Seconds without a claim after one that brought several runs of each order key, unless a run ends that makes another
+ready. The next events are probably of the same keys: routed now, their runs would be queued, and read once more."""
 UNREACHABLE_PAUSE = 0.25
 """Seconds without a call to the server after it did not answer."""
 OTHER_FORMAT_PAUSE = 60.0
@@ -68,7 +71,9 @@ class InboxExchange:
         self._died: set[str] = set()
         """The runs among them whose child process has ended."""
         self._write_by = 0.0
-        self._limit_opens_at: float | None = None
+        self._claim_again_at: float | None = None
+        """When a claim may find work again: a limit opens, or the pause after several runs of each order key is over."""
+        self._pauses = False
         self._unreachable_until = 0.0
         self._outage = ServerOutage(log)
 
@@ -106,20 +111,20 @@ class InboxExchange:
         return len(self._outcomes) < LARGEST_BATCH and self._pool.in_batches
 
     def seconds_until_due(self) -> float:
-        """How long the worker may sleep: until outcomes are to be written or a limit opens, at most LONGEST_WAIT."""
+        """How long the worker may sleep: until outcomes are to be written or a claim is due, at most LONGEST_WAIT."""
         if self._unreachable:
             return LONGEST_WAIT
         if self._outcomes:
             return max(0.0, self._write_by - time.monotonic()) if self._more_to_come else 0.0
         if self.expects_work and self._wants_work:
             return 0.0
-        if self._limit_opens_at is None:
+        if self._claim_again_at is None:
             return LONGEST_WAIT
-        return min(LONGEST_WAIT, max(0.0, self._limit_opens_at - time.monotonic()))
+        return min(LONGEST_WAIT, max(0.0, self._claim_again_at - time.monotonic()))
 
     def listen(self) -> None:
         """Wait for a wake-up, if this worker could take work and does not expect any."""
-        if self._wants_work and not self.expects_work:
+        if self._wants_work and not self.expects_work and not self._pauses:
             self._wake_ups.arm()
 
     def read_wake_up(self, listener: WakeUpListener) -> None:
@@ -161,8 +166,8 @@ class InboxExchange:
 
     def write_and_claim(self) -> None:
         """Write outcomes and claim runs for the idle child processes: one round trip, and one more to route events."""
-        if self._limit_opens_at is not None and time.monotonic() >= self._limit_opens_at:
-            self._limit_opens_at, self.expects_work = None, True
+        if self._claim_again_at is not None and time.monotonic() >= self._claim_again_at:
+            self._claim_again_at, self.expects_work, self._pauses = None, True, False
         claims = self.expects_work and self._wants_work
         if self._unreachable or not (self._outcomes or claims):
             return
@@ -204,8 +209,10 @@ class InboxExchange:
     def _take(self, claim: Claim) -> None:
         """Let the claimed runs wait here, and create the runs of each claimed event. Those that this worker has
         capacity for wait here, too."""
-        self.expects_work = bool(claim.runs)
-        self._limit_opens_at = time.monotonic() + claim.retry_in if claim.retry_in else None
+        self._pauses = _has_several_of_each_key(claim.runs)
+        self.expects_work = bool(claim.runs) and not self._pauses
+        wait = SAME_KEYS_PAUSE if self._pauses else claim.retry_in
+        self._claim_again_at = time.monotonic() + wait if wait else None
         self.add_waiting(run for run in claim.runs if run.handler)
         events, version = [run for run in claim.runs if not run.handler], claim.version
         while events:
@@ -262,6 +269,12 @@ class InboxExchange:
         pause = OTHER_FORMAT_PAUSE if is_format_error(error) else UNREACHABLE_PAUSE
         self._unreachable_until = time.monotonic() + pause
         self.expects_work = True
+
+
+def _has_several_of_each_key(runs: Collection[Run]) -> bool:
+    """Whether all runs are ordered, and have at most half as many keys."""
+    found = {(run.handler, run.order_key) for run in runs}
+    return 0 < 2 * len(found) <= len(runs) and all(key for _, key in found)
 
 
 def _has_key_of(ended: Run, runs: Iterable[Run]) -> bool:
