@@ -72,7 +72,7 @@ class InboxExchange:
         """The runs among them whose child process has ended."""
         self._write_by = 0.0
         self._claim_again_at: float | None = None
-        """When a claim may find work again: a limit opens, or the pause after several runs of each order key is over."""
+        """When a claim may find work: a limit opens, or the pause after several runs of each order key is over."""
         self._pauses = False
         self._unreachable_until = 0.0
         self._outage = ServerOutage(log)
