@@ -162,10 +162,12 @@ local function lease_item(item, id, handler, run, about)
   if mark and run.losses == 0 then firsts[#firsts + 1] = { id = id, mark = mark, store = about[3] } end
 end
 
--- Leases the runs that are queued behind the first one of their key, at most `most`.
+-- Leases the runs that are queued behind the first one of their key, at most `most`. If these are all, those that are routed next
+-- are leased with them: else each claim would route as many into the queue as it takes from there.
 local function take_followers(handler, first, most)
   local queue, gone, ids = queue_of(handler, first.mark), {}, { first.id }
-  local found = most > 0 and read_or_set_aside('ZRANGE', queue, 0, math.min(most, MAX_FOLLOWERS) - 1, 'WITHSCORES') or {}
+  local asked = math.min(most, MAX_FOLLOWERS)
+  local found = asked > 0 and read_or_set_aside('ZRANGE', queue, 0, asked - 1, 'WITHSCORES') or {}
   for at = 1, #found, 2 do
     local item = found[at]
     local id = split(item)
@@ -184,6 +186,7 @@ local function take_followers(handler, first, most)
   end
   in_slices('ZREM', P .. queue, gone)
   if #ids > 1 then set_active(handler, key_in(first.mark), table.concat(ids, ' ')) end
+  if #found == 2 * #gone and #gone < asked then leased_keys[handler][key_in(first.mark)] = true end
 end
 
 -- Work of a paused store leaves the lane, so that claims need not search past it. `resume` returns it in order.

@@ -89,10 +89,12 @@ def test_a_run_waits_for_the_one_before_it_and_other_keys_do_not(ordered: System
     assert ordered.identity_holds()
 
 
-def claim_and_route(system: System, many: int = 9, *, one_at_a_time: Sequence[str] = ()) -> list[Run]:
+def claim_and_route(
+    system: System, many: int = 9, *, one_at_a_time: Sequence[str] = (), routes_last: bool = False
+) -> list[Run]:
     how = (*STOPPING[:2], True, "s resource")
     routes = Routes(system.inbox.declarations().version, {("north", "order.updated"): [how]})
-    lanes = {"": 9, PUSH: many}
+    lanes = {PUSH: many, "": 9} if routes_last else {"": 9, PUSH: many}
     _, found = system.inbox.finish_and_claim((), lanes, capacity=9, routes=routes, one_at_a_time=one_at_a_time)
     return list(found.runs)
 
@@ -126,6 +128,21 @@ def test_runs_of_a_key_are_leased_together_while_their_events_are_routed(ordered
     assert claim(ordered, 9) == []
     finish(ordered, second, OutcomeKind.RELEASE)
     assert ids(claim(ordered, 9)) == ["b", "c"]
+    assert ordered.identity_holds()
+
+
+@pytest.mark.parametrize(("many", "leased"), [(2, ["a", "b"]), (4, ["a", "b", "c", "d"])])
+def test_runs_are_leased_while_they_are_routed_once_none_is_queued(
+    ordered: System, many: int, leased: list[str]
+) -> None:
+    accept_and_route(ordered, "a", "b", "c")
+    accept(ordered, "d")
+    runs = claim_and_route(ordered, many, routes_last=True)
+    assert ids(runs) == leased
+    for run in runs:
+        assert claim_and_route(ordered) == []
+        finish(ordered, run, OutcomeKind.DONE)
+    assert ids(claim_and_route(ordered)) == [one for one in "abcd" if one not in leased]
     assert ordered.identity_holds()
 
 
