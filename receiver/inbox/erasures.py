@@ -1,6 +1,6 @@
 """Erasures: finds and erases what Redis has about a person, and keeps the receipts.
 
-An erasure is recorded under a digest of its subject before it begins. One that was interrupted is found by that digest
+An erasure is recorded with a digest of its subject before it begins. One that was interrupted is found by that digest
 when the same is asked for again. Redis never has the subject itself.
 """
 
@@ -51,6 +51,8 @@ class TextPlace(NamedTuple):
     """hash, zset, or key for all of it."""
     name: bytes = b""
     """The field, or the member."""
+    old: bytes = b""
+    """The value of the field. One that was changed since is left as it is."""
     new: bytes = b""
     """What replaces it. Empty: it is removed."""
 
@@ -64,7 +66,7 @@ class Receipt:
     by: str
     """How the person was named: `customer`, `resource order` or `match customer.email`."""
     subject: str
-    """A digest of store, kind and value: who knows the value can compute it."""
+    """A digest of salt, store, kind and value: who knows the value can compute it."""
     who: str
     began: str
     places: Mapping[str, int] = field(default_factory=dict)
@@ -75,6 +77,11 @@ class Receipt:
     """What was done so that no file has the old content."""
     left: Sequence[str] = ()
     """What is left to do, such as on other hosts."""
+    missed: Sequence[str] = ()
+    """Events that could not be erased, and why."""
+    salt: str = ""
+    days: Sequence[str] = ()
+    """Until it has ended: the days of the events, whose tables in the history are to be written anew."""
     ended: str = ""
     hash: str = ""
     """SHA-256 of all other fields as JSON with sorted keys."""
@@ -87,25 +94,28 @@ class Erasures:
 
     # Events
 
-    def candidates(self, store: str, text: bytes) -> Iterator[list[WholeEvent]]:
-        """The events of a store that have a text anywhere, a slice at a time."""
+    def many(self, store: str) -> int:
+        return int(self.client.zcard(f"{keys.INDEX}:{store}"))
+
+    def candidates(self, store: str, texts: Sequence[bytes]) -> Iterator[dict[str, WholeEvent | None]]:
+        """The events of a store that have all the texts in one value, a slice at a time. None: it is damaged."""
         after = "-inf"
         while after:
-            last, *ids = script_runner.run_one(self.client, "find_texts", store, after, FIND_SLICE, text)
+            last, *ids = script_runner.run_one(self.client, "find_texts", store, after, FIND_SLICE, *texts)
             after = last.decode()
-            yield self.read([one.decode() for one in ids])
+            yield dict(self._read([one.decode() for one in ids]))
 
-    def read(self, ids: Sequence[str]) -> list[WholeEvent]:
-        """Events as a whole, without those that are damaged or gone."""
-        found: list[WholeEvent] = []
+    def _read(self, ids: Sequence[str]) -> Iterator[tuple[str, WholeEvent | None]]:
+        """Events as a whole, without those that are gone."""
         while ids:
             replies = script_runner.run_one(self.client, "read_whole", _READ_BYTES, *ids)
             for event_id, reply in zip(ids, replies, strict=False):
-                if reply and reply[1]:
-                    fields, once = _pairs(reply[1]), _pairs(reply[3])
-                    found.append(WholeEvent(event_id, int(float(reply[0] or 0)), 0, fields, reply[2], once))
+                if not reply:
+                    yield event_id, None
+                elif b"store" in (fields := _pairs(reply[1])):
+                    accepted_at = int(float(reply[0] or 0))
+                    yield event_id, WholeEvent(event_id, accepted_at, 0, fields, reply[2], _pairs(reply[3]))
             ids = ids[len(replies) :]
-        return [one for one in found if b"store" in one.fields]
 
     def erase(self, ids: Sequence[str], erasure: str, *, open_too: bool) -> list[ErasedAs]:
         replies: list[bytes] = []
@@ -134,29 +144,30 @@ class Erasures:
         return list(found)
 
     def erase_texts(self, places: Sequence[TextPlace]) -> int:
+        """Returns how many were still as they were read. The others are left."""
         many = 0
         for at in range(0, len(places), ERASE_SLICE):
             parts: list[Argument] = []
             for one in places[at : at + ERASE_SLICE]:
-                parts += [one.key.encode("utf-8", "surrogateescape"), one.kind, one.name, one.new]
+                parts += [one.key.encode("utf-8", "surrogateescape"), one.kind, one.name, one.old, one.new]
             many += int(script_runner.run_one(self.client, "erase_texts", *parts))
         return many
 
     # Records and receipts
 
-    def begin(self, receipt: Receipt) -> Receipt:
-        """Record that an erasure begins. Returns the one that was begun before for the same subject, if it has not
-        ended."""
-        return _receipt(script_runner.run_one(self.client, "erasure", "begin", receipt.subject, _packed(receipt)))
+    def begin(self, receipt: Receipt) -> None:
+        """Record that an erasure begins, or goes on."""
+        script_runner.run_one(self.client, "erasure", "begin", receipt.id, _packed(receipt))
 
-    def unfinished(self, subject: str) -> Receipt | None:
-        found: Any = self.client.get(f"{keys.PREFIX}erasure:{subject}")
-        return _receipt(found) if found else None
+    def unfinished(self) -> list[Receipt]:
+        """The erasures that have begun and not ended."""
+        found: Any = self.client.hvals(keys.ERASURES)
+        return list(map(_receipt, found))
 
     def end(self, receipt: Receipt, *, keep: float = 0.0) -> None:
         """Store the receipt; the erasure is then no longer unfinished. Receipts that are older than `keep` seconds are
         removed; 0 is never."""
-        script_runner.run_one(self.client, "erasure", "end", receipt.subject, _packed(receipt), int(keep * 1000))
+        script_runner.run_one(self.client, "erasure", "end", receipt.id, _packed(receipt), int(keep * 1000))
 
     def receipts(self) -> list[Receipt]:
         """All receipts, the newest first."""

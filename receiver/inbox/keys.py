@@ -163,8 +163,7 @@ Stores
 
 People
     audit           zset    What people did, as JSON, by time (ms), and how it ended. Limited; see audit_trail.py.
-    erasure:{subject}       string  An erasure that has begun and not ended, as JSON, by a digest of its subject; see
-                            erasures.py.
+    erasures        hash    Erasures that have begun and not ended: id -> what is to be its receipt, as JSON.
     receipts        zset    The receipts of erasures, as JSON, by time (ms).
     session:{key}   hash    A login of the console, by a digest of its cookie: role, proof of the password. Expires.
     link:{key}      string  A link to the console that works once, by a digest. Expires.
@@ -271,6 +270,7 @@ ALERT_MESSAGES = PREFIX + "alert_messages"
 ALERT_DUE = PREFIX + "alert_due"
 ALERT_MARKS = PREFIX + "alert_marks"
 AUDIT = PREFIX + "audit"
+ERASURES = PREFIX + "erasures"
 RECEIPTS = PREFIX + "receipts"
 SESSION = PREFIX + "session:"
 LINK = PREFIX + "link:"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from receiver.inbox import connect
-from tests.support.harness import System, eventually, own_server
+from tests.support.erasing import system_with_history
+from tests.support.harness import System, eventually
 from tests.support.marked_person import MARK, OTHER, Placed, everything, traces
 from workers.history.configured_history import open_history
 from workers.operations.erasure.erasing import Erasing
@@ -25,10 +26,9 @@ SUBJECT = Subject("north", "match", "customer.email", MARK)
 
 def erase(system: System, url: str) -> None:
     config, client = system.config, connect(url, timeout=10.0)
-    history = open_history(config)
-    found = Survey(config, client, history, SUBJECT).run()
-    erasing = Erasing(config, client, history, SUBJECT, PluginHooks(config))
-    erasing.run(erasing.begin(found, "a test"), found, open_too=True)
+    survey = Survey(config, client, open_history(config), SUBJECT)
+    survey.run()
+    Erasing(survey, PluginHooks(config)).run("a test", open_too=True)
 
 
 def erase_in_a_process(system: System, url: str, kill_after: float | None) -> bool:
@@ -53,30 +53,24 @@ def erase_in_a_process(system: System, url: str, kill_after: float | None) -> bo
 @pytest.mark.timeout(1800)
 def test_an_erasure_that_is_killed_at_random_points_is_completed_by_repeating_it(tmp_path: Path) -> None:
     chance, kills, erasures, longest = random.Random(27), 0, 0, 0.0
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "server").mkdir()
-    with own_server(tmp_path / "server") as server:
-        system = System(tmp_path / "shop", server.url, more='[history]\nurl = "sqlite"\n')
-        history = open_history(system.config)
-        assert history
-        history.check()
+    with system_with_history(tmp_path) as (system, history):
+        url = system.config.redis.url
         while kills < KILLS or not erasures:
             Placed(system, history, first=1000 * erasures)
             others = {name: value for name, value in everything(system, history).items() if OTHER in repr(value)}
             before, ended = system.ledger.counters().total, False
             while not ended and kills < KILLS:
                 began = time.monotonic()
-                ended = erase_in_a_process(system, server.url, chance.uniform(0, 1.1 * longest) if longest else None)
+                ended = erase_in_a_process(system, url, chance.uniform(0, 1.1 * longest) if longest else None)
                 longest = longest or time.monotonic() - began
                 kills += not ended
                 assert system.identity_holds()
             if not ended:
-                assert erase_in_a_process(system, server.url, None)
+                assert erase_in_a_process(system, url, None)
             erasures += 1
             eventually(lambda: not traces([tmp_path], history), what="no trace is left")
             now, after = everything(system, history), system.ledger.counters().total
             assert {name for name, value in others.items() if now.get(name) != value} == set()
             spooled = after["accepted"] - before["accepted"]
             assert (spooled, after["failed"], after["open"]) == (1, before["failed"], before["open"] - 2)
-        system.close()
     print(f"\n{kills} kills of {erasures} erasures; one takes {longest:.2f} s")

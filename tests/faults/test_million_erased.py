@@ -15,10 +15,10 @@ import pytest
 
 from receiver.inbox import Inbox, Outcome
 from receiver.inbox.outcomes import OutcomeKind
-from tests.support.harness import System, own_server
+from tests.support.erasing import system_with_history
+from tests.support.harness import System
 from tests.support.marked_person import MARK, order, traces
 from tests.support.past_events import past_event
-from workers.history.configured_history import open_history
 
 PAST, RECENT, PERSONS = 900_000, 100_000, 500
 HANDLER = "shop.greet"
@@ -72,13 +72,7 @@ class Sender:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_person_is_erased_from_a_million_events_in_two_minutes(tmp_path: Path) -> None:
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "server").mkdir()
-    with own_server(tmp_path / "server") as server:
-        system = System(tmp_path / "shop", server.url, more='[history]\nurl = "sqlite"\nafter = "10h"\n')
-        history = open_history(system.config)
-        assert history
-        history.check()
+    with system_with_history(tmp_path, after="10h") as (system, history):
         step = PAST // (PERSONS // 2)
         for start in range(0, PAST, 1000):
             history.write(
@@ -109,4 +103,3 @@ def test_a_person_is_erased_from_a_million_events_in_two_minutes(tmp_path: Path)
         assert traces([tmp_path / "shop"], history) == []
         assert wall < 120
         assert sender.p99 <= 3 * quiet
-        system.close()

@@ -67,33 +67,33 @@ def erase(
     from workers.operations.erasure.plugin_hooks import PluginHooks
     from workers.operations.erasure.survey import Survey
 
-    history = open_history(config)
-    found = Survey(config, client, history, subject).run()
-    hooks = PluginHooks(config)
-    unfinished = Erasures(client).unfinished(subject.digest)
+    survey, hooks = Survey(config, client, open_history(config), subject), PluginHooks(config)
+    with output.progress("looking for it", survey.size) as bar:
+        found = survey.run(bar.advance)
+    erasing = Erasing(survey, hooks)
     if not json_:
-        _show_found(subject, found, hooks.names, unfinished)
+        _show_found(subject, found, hooks.names, erasing.unfinished)
     if found.has_open and not open_too:
         many = counted(len(found.open) + len(found.spooled), "event")
         output.error(f"{many} of them open: wait until they have ended, or end and erase them with --open")
         raise click.exceptions.Exit(1)
     if dry_run:
         if json_:
-            output.as_json({"places": found.counts, "plugins": hooks.names, "by_hand": found.by_hand})
+            places = {"places": found.counts, "plugins": hooks.names}
+            output.as_json({**places, "damaged": found.damaged, "by_hand": found.by_hand})
         return
     output.confirm(f"erase this for good ({subject.words})", yes=yes)
     trail = AuditTrail(client)
     entry = trail.begin(
         person(), "erase", {"store": subject.store, "by": subject.words}, count=found.counts.total() or None
     )
-    erasing = Erasing(config, client, history, subject, hooks)
     with output.progress("erasing", STEPS) as bar:
-        done = erasing.run(erasing.begin(found, person()), found, open_too=open_too, step=lambda _: bar.advance(1))
+        done = erasing.run(person(), open_too=open_too, step=bar.next_step)
     trail.end(entry, f"receipt {done.id}")
-    if json_:
-        output.as_json(_as_json(done))
-        return
-    _show(done)
+    output.as_json(_as_json(done)) if json_ else _show(done)
+    if done.missed:
+        output.error(f"{counted(len(done.missed), 'event')} could not be erased; the receipt names them")
+        raise click.exceptions.Exit(1)
 
 
 def _show_found(subject: Subject, found: PersonalData, plugins: list[str], unfinished: Receipt | None) -> None:
@@ -110,6 +110,8 @@ def _show_found(subject: Subject, found: PersonalData, plugins: list[str], unfin
             "the value is too short to be looked for in free text: state, marks and errors of other events are not "
             "searched for it"
         )
+    if found.damaged:
+        output.line(f"damaged, and cannot be erased: {', '.join(found.damaged)}")
     if plugins:
         output.line(f"plugins that take part: {', '.join(plugins)}")
 
@@ -134,7 +136,7 @@ def _as_json(receipt: Receipt) -> dict[str, Any]:
 
 def _show(receipt: Receipt) -> None:
     output.line(output.text(f"receipt {receipt.id}", "bold"))
-    for name in ("store", "by", "subject", "who", "began", "ended"):
+    for name in ("store", "by", "subject", "salt", "who", "began", "ended"):
         output.field(name, getattr(receipt, name), indent=2, wide=22)
     for name, many in receipt.places.items():
         output.field(name, f"{many:,}", indent=2, wide=22)
@@ -142,6 +144,8 @@ def _show(receipt: Receipt) -> None:
         output.field(f"plugin {name}", answer, indent=2, wide=22)
     for line in receipt.files:
         output.line(line, indent=2)
+    for line in receipt.missed:
+        output.warn(f"not erased: {line}")
     for line in receipt.left:
         output.warn(f"left: {line}")
     output.field("hash", receipt.hash, indent=2, wide=22)

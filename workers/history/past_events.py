@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -122,7 +122,7 @@ class HistoryDatabase(ABC):
         """Store events, those that are stored already again. All are committed on return, except those returned.
 
         A stored event that has settled later stays as it is: a process that hung must not write an old run over it.
-        The content of one that was erased is deleted.
+        The content of one that was erased is deleted, and does not come back with an older record.
         """
 
     def event(self, event_id: str) -> PastEvent | None:
@@ -130,8 +130,9 @@ class HistoryDatabase(ABC):
         return next(iter(self.events([event_id])), None)
 
     @abstractmethod
-    def events(self, event_ids: Sequence[str]) -> list[PastEvent]:
-        """Those of the events that there are, with their content; the one accepted last, if several have an id."""
+    def events(self, event_ids: Sequence[str], *, every: bool = False) -> list[PastEvent]:
+        """Those of the events that there are, with their content; the one accepted last, if several have an id, or
+        every one."""
 
     @abstractmethod
     def delete_older(self, *, bodies: datetime, records: datetime) -> bool:
@@ -146,8 +147,9 @@ class HistoryDatabase(ABC):
         """The next events of a store after a position, in order of acceptance, as `row_format.event_of` takes them."""
 
     @abstractmethod
-    def compact(self, changed: Sequence[Position]) -> None:
-        """Write files anew in which events were changed, so that they have nothing of the old content. Others wait."""
+    def compact(self, days: Iterable[str]) -> None:
+        """Write files anew in which events that were accepted on these days were changed (as `row_format.day_name`
+        names them), so that they have nothing of the old content. Others wait, and it takes as long as it takes."""
 
     @abstractmethod
     def sizes(self) -> HistorySizes: ...

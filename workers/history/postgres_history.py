@@ -6,8 +6,8 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from workers.history.postgres_schema import (
     TABLES,
     add_days,
     drop_days,
-    rewrite_day,
+    rewrite_days,
     upgrade,
     version_of,
 )
@@ -62,17 +62,17 @@ _FIXES = {
 def _upsert(table: str, columns: Sequence[str]) -> bytes:
     """One statement for any number of rows, each column an array: one statement for each row takes half as long again
     in the server."""
-    kinds = {
-        **dict.fromkeys(("accepted_at", "settled_at", "received_at"), "timestamptz"),
-        "record": "bytea",
-        "content": "bytea",
-    }
+    times, packed = ("accepted_at", "settled_at", "received_at"), ("record", "content")
+    kinds = {**dict.fromkeys(times, "timestamptz"), **dict.fromkeys(packed, "bytea")}
     arrays = ", ".join(f"%b::{kinds.get(name, 'text')}[]" for name in columns)
     values = ", ".join(f"{name}::jsonb" if name in ("runs", "data") else name for name in columns)
     changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in _KEY)
+    # The content of an older record than is stored, which may have been erased, is left out.
+    newer = "r.id = given.id AND r.accepted_at = given.accepted_at AND r.settled_at > given.settled_at"
+    unless = f" WHERE NOT EXISTS (SELECT 1 FROM storehooks.records AS r WHERE {newer})" if table == "contents" else ""
     return (
         f"INSERT INTO storehooks.{table} ({', '.join(columns)}) "
-        f"SELECT {values} FROM unnest({arrays}) AS given ({', '.join(columns)}) "
+        f"SELECT {values} FROM unnest({arrays}) AS given ({', '.join(columns)}){unless} "
         f"ON CONFLICT (id, accepted_at) DO UPDATE SET {changed} WHERE {table}.settled_at <= excluded.settled_at"
     ).encode()
 
@@ -115,9 +115,9 @@ class PostgresHistory(HistoryDatabase):
                     refused += [one for row in rows if (one := _insert_what_fits(db, row))]
         return refused
 
-    def events(self, event_ids: Sequence[str]) -> list[PastEvent]:
+    def events(self, event_ids: Sequence[str], *, every: bool = False) -> list[PastEvent]:
         records = self._rows(
-            f"SELECT DISTINCT ON (r.id) {_READ} FROM storehooks.records AS r WHERE r.id = ANY(%s) "
+            f"SELECT {'' if every else 'DISTINCT ON (r.id)'} {_READ} FROM storehooks.records AS r WHERE r.id = ANY(%s) "
             "ORDER BY r.id, r.accepted_at DESC",
             (list(map(searched, event_ids)),),
         )
@@ -155,10 +155,9 @@ class PostgresHistory(HistoryDatabase):
         found = self._rows(query, (searched(store), _moment(after.accepted_at), after.id, many))
         return [(row[0], (row[1] - EPOCH) // _US, (row[2] - EPOCH) // _MS, *row[3:]) for row in found]
 
-    def compact(self, changed: Sequence[Position]) -> None:
-        for day in {day_of(one.accepted_at) for one in changed}:
-            with self._using() as db:
-                rewrite_day(db, day)
+    def compact(self, days: Iterable[str]) -> None:
+        with self._using(limited=False) as db:
+            rewrite_days(db, days)
 
     def sizes(self) -> HistorySizes:
         partitions = (
@@ -216,17 +215,17 @@ class PostgresHistory(HistoryDatabase):
             return db.execute(query.encode(), values, prepare=False).fetchall() if self._version else []
 
     @contextmanager
-    def _using(self, seconds: float | None = None) -> Iterator[Connection[Any]]:
+    def _using(self, seconds: float | None = None, *, limited: bool = True) -> Iterator[Connection[Any]]:
         """The connection, for one call that is ended after a time. Errors are explained, and end the connection."""
-        seconds = min(seconds or self._call_seconds, self._call_seconds)
+        seconds = min(seconds or self._call_seconds, self._call_seconds) if limited else 0.0
         try:
             if self._connection is None:
                 self._connection = _connect(self._url)
             db = self._connection
-            with _deadline(db, seconds):
+            with _deadline(db, seconds) if limited else nullcontext():
                 if not self._version:
                     self._version = version_of(db)
-                db.execute(f"SET statement_timeout = {max(1, int(seconds * 1000))}".encode())
+                db.execute(f"SET statement_timeout = {max(1, int(seconds * 1000)) if limited else 0}".encode())
                 yield db
         except psycopg.Error as error:
             self.close()
@@ -317,12 +316,12 @@ def _data(event: PastEvent) -> tuple[str | None, str]:
 
 def _insert(db: Connection[Any], rows: Sequence[_Rows]) -> None:
     contents = [one.content for one in rows if one.content]
-    if gone := [one.record for one in rows if one.is_erased]:
-        query = "DELETE FROM storehooks.contents WHERE id = ANY(%s) AND accepted_at = ANY(%s)"
-        db.execute(query, [[one[name] for one in gone] for name in _KEY])
     for table, given in (("records", [one.record for one in rows]), ("contents", contents)):
         if given:
             db.execute(_UPSERTS[table], [[one[name] for one in given] for name in given[0]])
+    if gone := [one.record for one in rows if one.is_erased]:  # last: another writer may hold the lock of the record
+        query = "DELETE FROM storehooks.contents WHERE id = ANY(%s) AND accepted_at = ANY(%s)"
+        db.execute(query, [[one[name] for one in gone] for name in _KEY])
 
 
 def _insert_what_fits(db: Connection[Any], rows: _Rows) -> NotMoved | None:

@@ -112,7 +112,8 @@ def drop_days(db: Connection[Any], table: str, before: datetime) -> None:
                 db.execute(f"DROP TABLE {name}".encode())
 
 
-def rewrite_day(db: Connection[Any], day: datetime) -> None:
-    """Write the tables of a day anew, so that they have nothing of rows that were changed or deleted."""
-    for table in TABLES:
-        db.execute(f"VACUUM FULL storehooks.{table}_{day:%Y%m%d}".encode())
+def rewrite_days(db: Connection[Any], days: Iterable[str]) -> None:
+    """Write the tables of these days anew, so that they have nothing of rows that were changed or deleted."""
+    for name in (f"storehooks.{table}_{day}" for day in days for table in TABLES):
+        if db.execute("SELECT 1 WHERE to_regclass(%s) IS NOT NULL", (name,)).fetchone():
+            db.execute(f"VACUUM FULL {name}".encode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -83,9 +83,11 @@ def event_of(
     return PastEvent(event_id, accepted_at, settled_at, fields, content and decompressed(content), once, problem)
 
 
-def may_contain(record: bytes, content: bytes | None, text: bytes) -> bool:
-    """Whether a row may have a text of ASCII in its record or its content."""
-    return text in _record_text(record) or (content is not None and text in decompressed(content))
+def texts_of(record: bytes, content: bytes | None) -> Iterator[bytes]:
+    """All that a row has, as two texts. It is enough to look for ASCII: other bytes are written differently."""
+    yield _record_text(record)
+    if content is not None:
+        yield decompressed(content)
 
 
 def searched(text: str) -> str:
@@ -108,6 +110,10 @@ def day_of(accepted_at: float) -> datetime:
         return datetime.fromtimestamp(accepted_at / 1e6, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     except (OverflowError, OSError) as error:
         raise ValueError(f"{accepted_at} is no time") from error
+
+
+def day_name(accepted_at: float) -> str:
+    return f"{day_of(accepted_at):%Y%m%d}"
 
 
 def _runs(event: PastEvent) -> tuple[str, str]:

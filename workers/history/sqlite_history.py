@@ -12,7 +12,7 @@ import secrets
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +40,7 @@ _UPSERT = (
 )
 _UPSERT_CONTENT = (
     "INSERT OR REPLACE INTO contents (number, settled_at, content) "
-    "SELECT number, ?, ? FROM records WHERE id = ? AND accepted_at = ?"
+    "SELECT number, ?1, ?2 FROM records WHERE id = ?3 AND accepted_at = ?4 AND settled_at <= ?1"
 )
 _DELETE_CONTENT = "DELETE FROM contents WHERE number IN (SELECT number FROM records WHERE id = ? AND accepted_at = ?)"
 _FIXES = {
@@ -123,17 +123,20 @@ class SqliteHistory(HistoryDatabase):
                 _write(db, in_month)
         return refused
 
-    def events(self, event_ids: Sequence[str]) -> list[PastEvent]:
-        query = f"SELECT {_READ_ALL} WHERE r.id = ? ORDER BY r.accepted_at DESC LIMIT 1"
-        found: dict[str, PastEvent] = {}
+    def events(self, event_ids: Sequence[str], *, every: bool = False) -> list[PastEvent]:
+        query = f"SELECT {_READ_ALL} WHERE r.id = ? ORDER BY r.accepted_at DESC LIMIT ?"
+        found: list[PastEvent] = []
+        missing = dict.fromkeys(event_ids)
         for path in self._files():
             with self._open(path) as db:
-                for event_id in event_ids:
-                    if event_id not in found and (row := db.execute(query, (event_id,)).fetchone()):
-                        found[event_id] = event_of(*row)
-            if len(found) == len(event_ids):
+                for event_id in list(missing):
+                    rows = db.execute(query, (event_id, -1 if every else 1)).fetchall()
+                    found += [event_of(*row) for row in rows]
+                    if rows and not every:
+                        del missing[event_id]
+            if not missing:
                 break
-        return list(found.values())
+        return found
 
     def delete_older(self, *, bodies: datetime, records: datetime) -> bool:
         old_records = int(records.timestamp() * 1000)
@@ -172,7 +175,7 @@ class SqliteHistory(HistoryDatabase):
                     found += db.execute(query, values).fetchall()
         return found
 
-    def compact(self, changed: Sequence[Position]) -> None:  # noqa: ARG002  any file may have deleted rows
+    def compact(self, days: Iterable[str]) -> None:  # noqa: ARG002  any file may have deleted rows
         for path in self._files():
             with self._open(path) as db:
                 db.execute("VACUUM")

@@ -10,27 +10,7 @@ local WAITS = { ready = true, later = true, held = true, queued = true }
 
 -- The result of a run without what the handler said; the same as in workers/operations/erasure/erased_events.py.
 local function blank(detail, failed)
-  local ok, fields = pcall(cjson.decode, detail or '')
-  local version = ok and type(fields) == 'table' and type(fields.version) == 'string' and fields.version or ''
-  return cjson.encode({ version = version, reason = 'erased', error = failed and 'erased' or nil })
-end
-
--- A group shows the error of its example. If that was this run, it shows another one.
-local function renew_group(group, item)
-  local g = P .. 'g:' .. group
-  if redis.call('HGET', g, 'example') ~= item then return end
-  local other = redis.call('ZRANGE', P .. 'gr:' .. group, 0, 0, 'REV')[1]
-  if not other then return end
-  local id, handler = split(other)
-  local ok, fields = pcall(cjson.decode, redis.call('HGET', P .. 'e:' .. id, 'x:' .. handler) or '')
-  local text = ok and type(fields) == 'table' and type(fields.error) == 'string' and fields.error or ''
-  redis.call('HSET', g, 'example', other, 'error', text)
-end
-
-local function leave_groups(id, handler, store, mark)
-  local group = string.match(mark or '', '^%S+')
-  leave_group(id, handler, store)
-  if group then pcall(renew_group, group, item_of(id, handler)) end
+  return cjson.encode({ version = texts_in(detail).version, reason = 'erased', error = failed and 'erased' or nil })
 end
 
 local function end_open(id, handler, run, store, fields)
@@ -52,7 +32,7 @@ local function end_open(id, handler, run, store, fields)
 end
 
 local function erase_run(id, handler, run, store, fields)
-  leave_groups(id, handler, store, fields['g:' .. handler])
+  leave_group(id, handler, store)
   local failed = run.state == 'failed'
   if WAITS[run.state] then end_open(id, handler, run, store, fields) end
   if handler == '' then return end

@@ -9,6 +9,7 @@ import pytest
 from tests.support.past_events import DAY, NOVEMBER, past_event
 from workers.history.event_filter import EventFilter, where_of
 from workers.history.past_events import HistoryDatabase
+from workers.operations.erasure.erased_events import erased
 
 
 def ids(history: HistoryDatabase, *, limit: int = 50, **wanted: object) -> list[str]:
@@ -28,6 +29,15 @@ def test_an_event_written_twice_is_stored_once_with_the_newer_fields(history: Hi
     history.write([changed])
     assert history.event(changed.id) == changed
     assert ids(history) == [past_event(2).id, changed.id]
+
+
+def test_a_slow_writer_does_not_bring_back_the_content_of_an_erased_event(history: HistoryDatabase) -> None:
+    before = past_event(1)
+    history.write([before])
+    after = erased(before, b"1 x")
+    history.write([after])
+    history.write([before])
+    assert history.events([before.id], every=True) == [after]
 
 
 def test_the_newest_events_are_found_first_and_a_search_goes_on_where_it_ended(history: HistoryDatabase) -> None:
@@ -166,6 +176,10 @@ def test_the_same_delivery_accepted_again_after_the_window_is_another_event(hist
     first, again = past_event(1, at=NOVEMBER - 60 * DAY), past_event(1)
     history.write([again, first])
     assert history.event(first.id) == again
+    assert sorted(one.accepted_at for one in history.events([first.id], every=True)) == [
+        first.accepted_at,
+        again.accepted_at,
+    ]
     assert [one.accepted_at for one in history.find(EventFilter()).events] == [again.accepted_at, first.accepted_at]
 
 

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import psycopg
 import pytest
 
 from receiver.inbox import Outcome, keys
 from receiver.inbox.administration import ReopenResult
+from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.outcomes import OutcomeKind
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import Server, System, eventually
 from tests.support.marked_person import MARK, OTHER, Placed, everything, order, traces
+from tests.support.past_events import past_event
 from tests.support.postgres import needs_postgres, postgres_server
 from workers.history.configured_history import open_history
+from workers.history.past_events import HistoryError
+from workers.operations.erasure.erasing import Erasing
+from workers.operations.erasure.plugin_hooks import PluginHooks
 from workers.operations.erasure.subject import Subject
+from workers.operations.erasure.survey import Survey
+from workers.runtime.history_mover import Mover
 
 PLUGIN = """
 from pathlib import Path
@@ -60,6 +69,36 @@ def test_nothing_of_a_person_is_left_in_postgresql(tmp_path: Path, marked: Syste
                 db.execute("CHECKPOINT")
 
         erase_and_search(marked, [tmp_path, server.data / "base"], flush)
+
+
+@pytest.mark.full
+@needs_postgres
+def test_an_erasure_that_is_repeated_compacts_what_the_first_one_has_changed(
+    tmp_path: Path, marked: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postgres_server() as server:
+        text = marked.config_file.read_text()
+        marked.config_file.write_text(text.replace('url = "sqlite"', f'url = "{server.new_database()}"'))
+        first = survey(marked)
+        assert first.history
+        first.history.write([past_event(1, data=order(1, MARK))])
+        first.run()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(first.history), "compact", raise_away)
+            with pytest.raises(HistoryError):
+                Erasing(first, PluginHooks(marked.config)).run("a test", open_too=True)
+        again = survey(marked)
+        assert not again.run()
+        receipt = Erasing(again, PluginHooks(marked.config)).run("a test", open_too=True)
+        assert receipt.places["past events"] == 1, "it goes on with the first one"
+        with psycopg.connect(server.url(), autocommit=True) as db:
+            db.execute("CHECKPOINT")
+        assert again.history
+        assert traces([tmp_path, server.data / "base"], again.history) == []
+
+
+def raise_away(*_: object) -> None:
+    raise HistoryError("the server is away")
 
 
 def erase_and_search(marked: System, folders: list[Path], flush: Callable[[], None] = lambda: None) -> None:
@@ -128,4 +167,76 @@ def test_a_short_value_is_found_by_its_path_only() -> None:
     assert not short.is_in_text(b"order 77 is ready")
     assert long.is_in_text(f"mailed {MARK}.".encode())
     assert not long.is_in_text(f"mailed x{MARK}".encode()), "another address that ends with it"
-    assert Subject("north", "match", "n", "42.50").probe == b"42"
+    assert Subject("north", "match", "n", "42.50").probes == (b"42",)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["ann-7f3a%2Bshop%40example.com", r"ann-7f3a\u002bshop\u0040example.com", r"Hi\nann-7f3a+shop\\u0040example.com"],
+)
+def test_a_value_is_found_however_it_is_written(marked: System, written: str) -> None:
+    subject = Subject("north", "match", "customer.email", MARK)
+    assert subject.is_in_text(f"from={written}&x=1".encode())
+    assert subject.replaced_in(f'"{written}"'.encode()).endswith(b'(erased)"')
+    marked.administration.client.hset("sh:st:shop:north", "last", f'{{"to":"{written}"}}')
+    delivery = marked.delivery("order.paid", data={"id": 1, "note": "MARK"}, delivery_id="d1")
+    body = delivery.event.body.replace(b"MARK", written.encode())
+    marked.inbox.accept([replace(delivery, event=replace(delivery.event, body=body))])
+    found = survey(marked).run()
+    assert (len(found.open), found.counts["state"]) == (1, 1)
+
+
+def survey(marked: System) -> Survey:
+    subject = Subject("north", "match", "customer.email", MARK)
+    history = open_history(marked.config)
+    assert history
+    history.check()
+    return Survey(marked.config, marked.client, history, subject)
+
+
+def test_what_moves_or_is_written_between_survey_and_erasure_is_erased(tmp_path: Path, marked: System) -> None:
+    """A settled event is moved to the history; a run that was under way ends and writes texts."""
+    marked.accept("order.paid", data=order(1, MARK))
+    (run,) = route(marked.inbox, claim_one(marked.inbox), GREET)
+    marked.inbox.finish([Outcome(run, OutcomeKind.DONE, {"result": "ok", "version": "1"})])
+    marked.accept("order.paid", data=order(2, MARK))
+    (running,) = route(marked.inbox, claim_one(marked.inbox), GREET)
+    effects, place = EffectStore(marked.client, keep=3600, at_work=60), "o:r:north:order:2:shop.greet|mail"
+    effects.begin(place, "shop.greet|mail", running.item, in_doubt="run")
+    effects.write("st:shop:north", "last", orjson.dumps({"to": MARK}))
+    looked = survey(marked)
+    assert looked.run().counts["events"] == 2
+    assert [one for one in looked.found.texts if one.key == place] == [], "it has begun, and is not done"
+    assert looked.history
+    assert Mover(marked.client, looked.history).move(age=-1, known_for=3600.0).moved == 1
+    effects.write("st:shop:north", "last", orjson.dumps({"to": "bob"}))
+    effects.end(place, "shop.greet|mail", running.item, orjson.dumps(f"sent to {MARK}"))
+    effects.write("st:shop:north", "more", orjson.dumps({"to": MARK}))
+    marked.inbox.finish([Outcome(running, OutcomeKind.DONE, {"result": MARK, "version": "1"})])
+    receipt = Erasing(looked, PluginHooks(marked.config)).run("a test", open_too=True)
+    eventually(lambda: not traces([tmp_path], looked.history), what="no trace")
+    assert effects.read("st:shop:north", "last") == b'{"to":"bob"}', "what was written over it stays"
+    assert effects.read(place, "shop.greet|mail") == b"done null"
+    assert receipt.missed == []
+    assert receipt.subject == looked.subject.digest(receipt.salt) != looked.subject.digest("")
+
+
+def test_an_event_that_cannot_be_erased_is_named_and_the_exit_code_says_so(marked: System) -> None:
+    event_id = marked.accept("order.paid", data=order(1, MARK))
+    marked.client.delete(f"sh:e:{event_id}")
+    marked.client.set(f"sh:e:{event_id}", "damaged")
+    told = marked.run_cli("erase", "--store", "north", "--match", f"customer.email={MARK}", "--yes", "--json")
+    assert told.returncode == 1
+    assert "1 event could not be erased" in told.stderr
+    assert json.loads(told.stdout)["missed"] == [f"{event_id}: its record is damaged"]
+
+
+def test_a_group_does_not_show_the_error_of_a_run_that_has_left_it(marked: System) -> None:
+    for number, email in ((1, OTHER), (2, MARK)):
+        event_id = marked.accept("order.paid", data=order(number, email))
+        (run,) = route(marked.inbox, claim_one(marked.inbox), GREET)
+        detail = {"error": f"no mail to {email}", "group": "abcd1234", "version": "1"}
+        marked.inbox.finish([Outcome(run, OutcomeKind.FAILED, detail)])
+    assert MARK.encode() in marked.client.hget("sh:g:abcd1234", "error")
+    marked.administration.reopen([keys.run_item(event_id, "shop.greet")], {"shop.greet": "default"})
+    assert marked.client.hget("sh:g:abcd1234", "error") == f"no mail to {OTHER}".encode()

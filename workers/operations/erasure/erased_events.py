@@ -35,14 +35,14 @@ def is_about(subject: Subject, one: PastEvent, record_map: RecordMap | None) -> 
 
 
 def erased(one: PastEvent, stamp: bytes) -> PastEvent:
-    """The event as the history has it once it was erased, as the script `erase` leaves one in Redis."""
+    """The event as the history has it once it was erased, as the script `erase` leaves one in Redis. It settled later
+    than the one that a slow mover may have read before and write now: that is older than what is stored."""
     fields = {name: value for name, value in one.fields.items() if name in STAYS or name[:2] in _OF_RUN}
     for name in [name for name in one.fields if name.startswith(b"x:")]:
         version = read_detail(one.fields[name]).get("version") or ""
         fields[name] = orjson.dumps({"version": version, "reason": "erased"})
-    return PastEvent(
-        one.id, one.accepted_at, one.settled_at, {**fields, b"erased": stamp, b"same": _sameness(one.fields)}
-    )
+    fields |= {b"erased": stamp, b"same": _sameness(one.fields)}
+    return PastEvent(one.id, one.accepted_at, one.settled_at + 1, fields)
 
 
 def _sameness(fields: Mapping[bytes, bytes]) -> bytes:

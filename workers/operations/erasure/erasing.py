@@ -1,7 +1,8 @@
 """Erasing: erases what a survey has found, in slices, place by place. It may be killed at any moment and repeated.
 
 What is outside of events goes first: it is found by the events' resources, which are not known any more once the events
-are erased. Then deliveries in the spool become events, and the events are erased.
+are erased. Then deliveries in the spool become events, and the events are erased. At the end events and texts are
+looked for once more: they may have moved, or been written by a run that was under way.
 """
 
 from __future__ import annotations
@@ -15,26 +16,24 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 import orjson
-from redis import Redis
 
-from receiver.config import Config
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import Inbox
 from receiver.inbox.erasures import ErasedAs, Erasures, Receipt
 from receiver.inbox.redis.persistence import rewrite_files
 from receiver.spool import compact, open_events, open_existing_refusals
 from receiver.spool.database import DamagedFileError
-from workers.history.past_events import HistoryDatabase, PastEvent, Position
-from workers.history.row_format import event_of
+from workers.history.past_events import HistoryDatabase
+from workers.history.row_format import day_name
 from workers.operations.erasure.erased_events import erased
 from workers.operations.erasure.plugin_hooks import PluginHooks
-from workers.operations.erasure.subject import Subject
-from workers.operations.erasure.survey import PersonalData
+from workers.operations.erasure.survey import PersonalData, Survey
 
 HISTORY_SLICE = 100
 RUNNING_SECONDS = 60.0
 """A run that is under way is waited for this long."""
 POLL_SECONDS = 0.2
+TRIES = 5
 
 Step = Callable[[str], object]
 
@@ -44,50 +43,58 @@ class Unfinished(StorehooksError):
 
 
 class Erasing:
-    def __init__(
-        self, config: Config, client: Redis, history: HistoryDatabase | None, subject: Subject, hooks: PluginHooks
-    ) -> None:
-        self._config, self._client, self._history, self._subject = config, client, history, subject
-        self._hooks = hooks
-        self._erasures = Erasures(client)
+    def __init__(self, survey: Survey, hooks: PluginHooks) -> None:
+        """What the survey has found is erased."""
+        self._survey, self._hooks = survey, hooks
+        self._config, self._client, self._history = survey.config, survey.client, survey.history
+        self._erasures = Erasures(survey.client)
+        self._missed = dict.fromkeys(survey.found.damaged, "its record is damaged")
 
-    def begin(self, found: PersonalData, who: str) -> Receipt:
-        """Record that the erasure begins, with what was found; or go on with one that was begun before."""
-        subject = self._subject
-        counts = {name: many for name, many in found.counts.items() if many}
-        began = datetime.now(UTC).isoformat(timespec="seconds")
-        new = Receipt(secrets.token_hex(6), subject.store, subject.words, subject.digest, who, began, counts)
-        return self._erasures.begin(new)
+    @property
+    def unfinished(self) -> Receipt | None:
+        """The erasure of the same subject that was begun before and has not ended."""
+        begun, subject = self._erasures.unfinished(), self._survey.subject
+        return next((one for one in begun if one.subject == subject.digest(one.salt)), None)
 
-    def run(self, begun: Receipt, found: PersonalData, *, open_too: bool, step: Step = lambda _: None) -> Receipt:
+    def run(self, who: str, *, open_too: bool, step: Step = lambda _: None) -> Receipt:
         """Erase all of it, and store the receipt. Raises Unfinished, HistoryError, and what a plugin raises."""
+        found, begun = self._survey.found, self._begin(who)
         step("texts")
         self._erasures.erase_texts(found.texts)
         step("spool")
-        ids = [*found.events, *found.open, *self._accept_spooled(found)]
+        ids = list(dict.fromkeys([*self._accept_spooled(found), *found.events, *found.open, *found.past]))
         step("events")
         self._erase_events(ids, begun.id, open_too)
-        step("history")
-        changed = self._erase_past(found.past, begun.id)
         step("refused deliveries")
         with closing(open_existing_refusals(self._config.data_dir)) as refusals:
             refusals.delete(found.refused)
         step("plugins")
-        plugins = dict(self._hooks.call(self._subject))
-        changed += self._erase_past(self._moved_meanwhile(ids), begun.id)
+        plugins = dict(self._hooks.call(self._survey.subject))
+        step("what was written meanwhile")
+        self._erase_events(ids, begun.id, open_too)
+        self._erase_new_texts()
         step("files")
-        files, left = self._rewrite_files(changed)
-        done = replace(begun, plugins=plugins, files=files, left=[*left, *found.by_hand])
+        files, left = self._rewrite_files(begun.days)
+        missed = [f"{event_id}: {reason}" for event_id, reason in self._missed.items()]
+        done = replace(begun, plugins=plugins, files=files, left=[*left, *found.by_hand], missed=missed, days=())
         done = signed(replace(done, ended=datetime.now(UTC).isoformat(timespec="seconds")))
         self._erasures.end(done, keep=self._config.retention.receipts)
         return done
 
-    def _moved_meanwhile(self, ids: Sequence[str]) -> list[Position]:
-        """Events that were on their way to the history since before they were erased in Redis."""
-        slices = [ids[at : at + HISTORY_SLICE] for at in range(0, len(ids), HISTORY_SLICE)]
-        history = self._history
-        found = [one for these in slices for one in history.events(these)] if history else []
-        return [one.position for one in found if not one.is_erased]
+    def _begin(self, who: str) -> Receipt:
+        """Record that the erasure begins, with what was found; or go on with one that was begun before. The days of all
+        that it changes are recorded before the first change: it may be killed before their tables are written anew."""
+        subject, found = self._survey.subject, self._survey.found
+        begun = self.unfinished
+        if begun is None:
+            counts = {name: many for name, many in found.counts.items() if many}
+            began, salt = datetime.now(UTC).isoformat(timespec="seconds"), secrets.token_hex(16)
+            names = (subject.store, subject.words, subject.digest(salt))
+            begun = Receipt(secrets.token_hex(6), *names, who, began, counts, salt=salt)
+        today = {day_name(time.time() * 1e6)} if found.spooled else set[str]()
+        begun = replace(begun, days=sorted({*begun.days, *found.days, *today}))
+        self._erasures.begin(begun)
+        return begun
 
     def _accept_spooled(self, found: PersonalData) -> list[str]:
         """Deliveries that wait on this host become events: so they are counted, and a redelivery is a duplicate."""
@@ -109,36 +116,47 @@ class Erasing:
         return int(self._config.redis.ack == "replica")
 
     def _erase_events(self, ids: Sequence[str], erasure: str, open_too: bool) -> None:
+        """In Redis, then in the history, where they may have been moved meanwhile."""
+        self._erase_in_redis(ids, erasure, open_too)
+        if self._history is not None:
+            for at in range(0, len(ids), HISTORY_SLICE):
+                self._erase_past(self._history, ids[at : at + HISTORY_SLICE], erasure)
+
+    def _erase_in_redis(self, ids: Sequence[str], erasure: str, open_too: bool) -> None:
         deadline = time.monotonic() + RUNNING_SECONDS
         while ids:
-            results = self._erasures.erase(ids, erasure, open_too=open_too)
-            if ErasedAs.OPEN in results:
+            results = list(zip(ids, self._erasures.erase(ids, erasure, open_too=open_too), strict=True))
+            if any(result is ErasedAs.OPEN for _, result in results):
                 raise Unfinished("some of the events were opened again meanwhile: run the same command again")
-            ids = [one for one, result in zip(ids, results, strict=True) if result is ErasedAs.RUNNING]
+            for one, result in results:
+                if result is ErasedAs.DAMAGED:
+                    self._missed[one] = "its record is damaged"
+            ids = [one for one, result in results if result is ErasedAs.RUNNING]
             if ids and time.monotonic() > deadline:
                 raise Unfinished(f"{len(ids):,} of the events are being handled now: run the same command again later")
             if ids:
                 time.sleep(POLL_SECONDS)
 
-    def _erase_past(self, positions: Sequence[Position], erasure: str) -> list[Position]:
-        history, stamp = self._history, f"{int(time.time() * 1000)} {erasure}".encode()
-        if history is None:
-            return []
-        for at in range(0, len(positions), HISTORY_SLICE):
-            events: list[PastEvent] = []
-            for position in positions[at : at + HISTORY_SLICE]:
-                before = Position(position.accepted_at, position.id[:-1])
-                rows = history.rows(self._subject.store, before, 1)
-                events += [erased(event_of(*row), stamp) for row in rows if row[0] == position.id]
-            history.write(events)
-        return list(positions)
+    def _erase_past(self, history: HistoryDatabase, ids: Sequence[str], erasure: str) -> None:
+        stamp = f"{int(time.time() * 1000)} {erasure}".encode()
+        events = [erased(one, stamp) for one in history.events(ids, every=True) if not one.is_erased]
+        for one in history.write(events) if events else ():
+            self._missed[one.id] = f"the history cannot store it without its content: {one.reason}"
 
-    def _rewrite_files(self, changed: Sequence[Position]) -> tuple[list[str], list[str]]:
+    def _erase_new_texts(self) -> None:
+        """What was written since the survey, such as by a run that was under way."""
+        for _ in range(TRIES):
+            places = list(self._survey.texts())
+            if self._erasures.erase_texts(places) == len(places):
+                return
+        raise Unfinished("texts about the person are being written now: run the same command again later")
+
+    def _rewrite_files(self, days: Sequence[str]) -> tuple[list[str], list[str]]:
         done, left = rewrite_files(self._client)
         left += [f"not compacted: {one}" for one in compact(self._config.data_dir)]
         done.append("the files of the spool and of refused deliveries on this host were compacted")
         if self._history is not None:
-            self._history.compact(changed)
+            self._history.compact(days)
             done.append("the files of the history were written anew")
         return done, left
 

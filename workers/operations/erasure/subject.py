@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,8 +19,12 @@ from workers.plugins.conditions import unmet_condition
 
 LONG_ENOUGH = 8
 """A text of fewer characters, or without a digit, may also be a part of what is stored about others."""
-_PLAIN = re.compile(r"[A-Za-z0-9@._-]+")
-"""Characters that every program writes as they are into JSON."""
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+"""Characters that every program writes as they are, into JSON and into a form."""
+_SHORT = {"\b": b"b", "\f": b"f", "\n": b"n", "\r": b"r", "\t": b"t", '"': b'"', "/": b"/", "\\": rb"\\"}
+"""Characters that have a short escape in JSON."""
+_BEGINS = rb"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2})|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4}))"
+"""No letter or digit is before it, or one that ends an escape."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,8 @@ class Subject:
         """How the person is named, without the value."""
         return f"{self.by} {self.name}".strip()
 
-    @cached_property
-    def digest(self) -> str:
-        parts = (self.store, self.by, self.name, self.value)
+    def digest(self, salt: str) -> str:
+        parts = (salt, self.store, self.by, self.name, self.value)
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
@@ -51,12 +53,16 @@ class Subject:
         return "@" in self.value[1:] or (len(self.value) >= LONG_ENOUGH and any(map(str.isdigit, self.value)))
 
     @cached_property
-    def probe(self) -> bytes:
-        """A text that everything about the person contains, however it is written as JSON."""
+    def probes(self) -> tuple[bytes, ...]:
+        """Texts that everything about the person contains, however it is written as JSON or in a form; the longest
+        first."""
         text = self.value
         with suppress(InvalidOperation, ValueError):  # a number may be written in several ways
             text = max(re.findall(r"\d+", f"{Decimal(self.value).normalize():f}"), key=len)
-        return max(_PLAIN.findall(text), key=len, default="").encode()
+        return tuple(one.encode() for one in sorted(set(_PLAIN.findall(text)), key=lambda one: (-len(one), one)))
+
+    def may_be_in(self, text: bytes) -> bool:
+        return all(one in text for one in self.probes)
 
     def is_in_event(self, event: Event) -> bool:
         """Whether an event is about the person, by its resource or its payload."""
@@ -86,16 +92,28 @@ class Subject:
 
     def is_in_text(self, text: bytes) -> bool:
         """Whether any text has the value, as a whole word, if it is distinctive."""
-        return self.is_distinctive and self.probe in text and bool(self._pattern.search(text))
+        return self.is_distinctive and self.may_be_in(text) and bool(self._pattern.search(text))
 
     def replaced_in(self, text: bytes) -> bytes:
         return self._pattern.sub(b"(erased)", text)
 
     @cached_property
     def _pattern(self) -> re.Pattern[bytes]:
-        forms = {self.value, json.dumps(self.value)[1:-1], json.dumps(self.value, ensure_ascii=False)[1:-1]}
-        either = b"|".join(re.escape(one.encode("utf-8", "surrogatepass")) for one in sorted(forms))
-        return re.compile(rb"(?<![A-Za-z0-9])(?:" + either + rb")(?![A-Za-z0-9])")
+        return re.compile(_BEGINS + b"".join(map(_written, self.value)) + rb"(?![A-Za-z0-9])")
+
+
+def _written(character: str) -> bytes:
+    """A pattern for each way in which a character is written: as it is, escaped in JSON, which may be a text in JSON
+    again, or in a form."""
+    raw, units = character.encode("utf-8", "surrogatepass"), character.encode("utf-16-be", "surrogatepass")
+    pairs = [units[at : at + 2].hex().encode() for at in range(0, len(units), 2)]
+    ways = [re.escape(raw), rb"(?i:%s)" % b"".join(rb"\\+u" + one for one in pairs)]
+    ways.append(rb"(?i:%s)" % b"".join(b"%%%02x" % one for one in raw))
+    if character in _SHORT:
+        ways.append(rb"\\+" + _SHORT[character])
+    if character == " ":
+        ways.append(rb"\+")
+    return b"(?:" + b"|".join(ways) + b")"
 
 
 def subject_of(store: str, *, customer: str | None, resource: str | None, match: str | None) -> Subject:
@@ -114,6 +132,6 @@ def subject_of(store: str, *, customer: str | None, resource: str | None, match:
         where_of(f"{path}={value}")
     if not subject.value or (subject.by != "customer" and not subject.name):
         raise ConfigError("write --customer 42, --resource order:1001 or --match customer.email=ann@example.com")
-    if not subject.probe:
+    if not subject.probes:
         raise ConfigError("the value must have a letter or a digit of ASCII, by which it is looked for; use an id")
     return subject

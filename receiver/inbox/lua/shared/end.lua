@@ -58,8 +58,26 @@ local function settle_failure(id, store)
   count('settled', store, 1)
 end
 
+-- The texts of the result of a run, by name; an empty one for each that it does not have. JSON null is not nil in Lua.
+local function texts_in(detail)
+  local ok, fields = pcall(cjson.decode, detail or '')
+  if not ok or type(fields) ~= 'table' then fields = {} end
+  return setmetatable({}, { __index = function(_, name) return type(fields[name]) == 'string' and fields[name] or '' end })
+end
+
+-- The group of a handler for all causes beyond the maximum number of its groups.
+local MAX_GROUPS = 200
+local function others_group(handler) return string.sub(redis.sha1hex('other causes|' .. handler), 1, 8) end
+
+-- A group shows the error of one of its runs.
+local function show_example(group, item, handler, texts)
+  local others = group == others_group(handler) and 'other causes, beyond ' .. MAX_GROUPS .. ' groups; the last: ' or ''
+  redis.call('HSET', P .. 'g:' .. group, 'handler', handler, 'example', item, 'error', others .. texts.error, 'at', texts.at)
+end
+
 -- Failures with one cause form a group, whether they are still retried or given up. A run is in at most one group. An
--- empty group is removed, unless the run is about to join it again.
+-- empty group is removed, unless the run is about to join it again. If it showed the error of this run, it shows that of
+-- another one.
 local function leave_group(id, handler, store, next_group)
   local e = P .. 'e:' .. id
   local mark = redis.call('HGET', e, 'g:' .. handler)
@@ -75,37 +93,32 @@ local function leave_group(id, handler, store, next_group)
       redis.call('UNLINK', g)
       redis.call('SREM', P .. 'gh:' .. handler, group)
       redis.call('ZREM', P .. 'groups', group)
+    elseif redis.call('HGET', g, 'example') == item_of(id, handler) then
+      local other = redis.call('ZRANGE', P .. 'gr:' .. group, 0, 0, 'REV')[1]
+      local detail = other and redis.call('HGET', P .. 'e:' .. split(other), 'x:' .. handler)
+      if other then show_example(group, other, handler, texts_in(detail)) end
     end
   end)
 end
 
--- The group to join, and whether it is the one for all causes beyond the maximum number of a handler's groups.
-local MAX_GROUPS = 200
+-- The group to join.
 local function find_group(handler, group)
   local own = P .. 'gh:' .. handler
   local many = redis.pcall('SCARD', own)
-  if type(many) == 'table' or redis.call('SISMEMBER', own, group) == 1 then return group, false end
-  if many < MAX_GROUPS then
-    redis.call('SADD', own, group)
-    return group, false
-  end
-  return string.sub(redis.sha1hex('other causes|' .. handler), 1, 8), true
+  if type(many) == 'table' or redis.call('SISMEMBER', own, group) == 1 then return group end
+  if many >= MAX_GROUPS then return others_group(handler) end
+  redis.call('SADD', own, group)
+  return group
 end
 
 -- `at`: when the run failed (ms), if that was before now; see import_events.lua.
 local function join_group(id, handler, store, kind, detail, at)
-  local ok, fields = pcall(cjson.decode, detail)
-  if not ok or type(fields) ~= 'table' then fields = {} end
-  local function text(name) -- JSON null is not nil in Lua
-    return type(fields[name]) == 'string' and fields[name] or ''
-  end
-  local group = text('group')
-  if group == '' then group = string.sub(redis.sha1hex(text('reason') .. '|' .. handler), 1, 8) end
-  local others
-  group, others = find_group(handler, group)
+  local texts = texts_in(detail)
+  local group, version = texts.group, texts.version
+  if group == '' then group = string.sub(redis.sha1hex(texts.reason .. '|' .. handler), 1, 8) end
+  group = find_group(handler, group)
   leave_group(id, handler, store, group)
   local g, item = P .. 'g:' .. group, item_of(id, handler)
-  local title = (others and 'other causes, beyond ' .. MAX_GROUPS .. ' groups; the last: ' or '') .. text('error')
   redis.call('HSET', P .. 'e:' .. id, 'g:' .. handler, group .. ' ' .. kind)
   pcall(function()
     local when = at or NOW
@@ -113,11 +126,12 @@ local function join_group(id, handler, store, kind, detail, at)
     redis.call('HSETNX', g, 'first', when)
     if not at or at >= tonumber(redis.call('HGET', g, 'last') or 0) then
       redis.call('ZADD', P .. 'groups', when, group)
-      redis.call('HSET', g, 'handler', handler, 'error', title, 'at', text('at'), 'last', when, 'example', item)
+      redis.call('HSET', g, 'last', when)
+      show_example(group, item, handler, texts)
     end
     redis.call('HINCRBY', g, kind, 1)
     redis.call('HINCRBY', g, 's:' .. store, 1)
-    redis.call('HINCRBY', g, 'v:' .. (text('version') ~= '' and text('version') or '?'), 1)
+    redis.call('HINCRBY', g, 'v:' .. (version ~= '' and version or '?'), 1)
   end)
 end
 
