@@ -118,7 +118,8 @@ The server
     format          string  The number of the format of all this; see redis/data_format.py.
     data            string  The id of all this: when the first process looked (us); then the ids of other data that it
                             replaces, as an operator has accepted. See known_data.py.
-    imported        hash    "data id|counter" -> how much of it was imported from there; see transferred_data.py.
+    imported        hash    "data id|counter" -> how much of it was imported from there; "export id|lines"
+                            -> up to which line, and "export id|secrets"; see transferred_data.py.
     seen            zset    The processes of hosts, by until when each has seen events accepted (us).
     replaced        hash    host:data_dir -> "id change ms": it knows data of this id, and noticed a change then.
 
@@ -236,6 +237,7 @@ DONE = PREFIX + "done"
 ACCEPTED_UNTIL = PREFIX + "accepted_until"
 FORMAT = PREFIX + "format"
 DATA = PREFIX + "data"
+IMPORTED = PREFIX + "imported"
 SEEN = PREFIX + "seen"
 REPLACED = PREFIX + "replaced"
 SAME = PREFIX + "same:"

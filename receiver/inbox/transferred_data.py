@@ -1,6 +1,6 @@
 """Transfer: what `storehooks export` reads beside events, and what `storehooks import` writes.
 
-Writing the same twice changes nothing.
+What an export has brought it does not bring again.
 """
 
 from __future__ import annotations
@@ -35,6 +35,14 @@ class KeptValue(NamedTuple):
     value: bytes
     kept_ms: int
     """How long it is kept; 0 is for ever."""
+
+
+class Brought(NamedTuple):
+    """What an export has brought to this server, and does not bring again."""
+
+    export: str
+    line: int
+    """Its last line that was written here, counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -120,20 +128,29 @@ class Transfer:
             elif value is not None:
                 yield KeptValue(key, "", value, kept)
 
+    def brought(self, export: str, what: str) -> int:
+        """Up to which line an export was imported here, or its secrets; 0 if it was not."""
+        return to_number(self.client.hget(keys.IMPORTED, f"{export}|{what}"))
+
     # Writing
 
-    def import_events(self, data: str, events: Sequence[WholeEvent]) -> list[bool]:
+    def import_events(self, data: str, events: Sequence[WholeEvent], brought: Brought) -> list[bool]:
         """Write events of other data, in order of acceptance. Returns for each whether it was new."""
-        arguments: list[Argument] = [data]
+        arguments: list[Argument] = [data, *brought]
         for one in events:
             arguments += (one.id, one.accepted_at, one.settled_at, one.content or b"")
             for fields in (one.fields, one.once):
                 arguments += (2 * len(fields), *(part for pair in fields.items() for part in pair))
         return [bool(new) for new in script_runner.run_one(self.client, "import_events", *arguments)] if events else []
 
-    def import_values(self, values: Sequence[KeptValue]) -> int:
+    def import_values(self, values: Sequence[KeptValue], brought: Brought) -> int:
         """Write what is not here yet. Returns how many."""
-        return int(script_runner.run_one(self.client, "import_keys", *(part for one in values for part in one)))
+        parts = (part for one in values for part in one)
+        return int(script_runner.run_one(self.client, "import_keys", *brought, *parts))
+
+    def note_brought(self, export: str, what: str, lines: int) -> None:
+        """`what`: "lines" or "secrets"."""
+        self.client.hset(keys.IMPORTED, f"{export}|{what}", lines)
 
     def import_counts(self, data: str, counts: OtherCounts) -> None:
         """Count what other data has counted beyond the imported events, each unit once."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from receiver.contract.errors import StorehooksError
 from receiver.contract.event import Event
 from receiver.inbox.model import read_event
+from receiver.inbox.queries.event_pages import WholeEvent
 from receiver.inbox.queries.events import EventRecord, read_record
 from workers.history.event_filter import EventFilter
 
@@ -78,6 +79,10 @@ class PastEvent:
     @property
     def position(self) -> Position:
         return Position(self.accepted_at, self.id)
+
+    @property
+    def whole(self) -> WholeEvent:
+        return WholeEvent(self.id, self.accepted_at, self.settled_at, self.fields, self.content, self.once)
 
     @cached_property
     def record(self) -> EventRecord:

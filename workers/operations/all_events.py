@@ -218,9 +218,7 @@ class AllEvents:
         size = 0
         for at in range(0, len(missing), READ_AT_ONCE):
             for past in self._history.events(missing[at : at + READ_AT_ONCE]):
-                found.append(
-                    WholeEvent(past.id, past.accepted_at, past.settled_at, past.fields, past.content, past.once)
-                )
+                found.append(past.whole)
                 size += len(past.content or b"")
                 if size > RESTORE_BYTES:
                     self._moves.restore(found)

@@ -1,7 +1,8 @@
 #!lua
 -- import_events: write events of another server as they were there. Runs that have ended stay so. The open ones wait here: what was
 -- leased is ready again, what waits until later waits its whole delay again, and ordered ones wait for their turn.
--- ARGV  1 the id of the data that they come from
+-- An event that is here already stays as it is, but for what was done there and not here.
+-- ARGV  1 the id of the data that they come from  2 the id of the export  3 up to which of its lines they are
 --       then for each event: id, its score in `ix` (us), its score in `done` (ms), headers and body or "", how many parts of its
 --       record follow and these, then how many parts of its once marks follow and these. In order of acceptance
 -- returns for each 1, or 0 if Redis has an event or a mark with this id
@@ -51,10 +52,15 @@ local function link_newest(store, topic, resource, accepted)
   redis.call('HSET', P .. 'resources', digest, accepted)
 end
 
--- Raises an error before anything of the event is written if a lane that it needs is damaged.
-local function runs_in(fields)
-  local runs, record = {}, {}
+local function record_of(fields)
+  local record = {}
   for at = 1, #fields, 2 do record[fields[at]] = fields[at + 1] end
+  return record
+end
+
+-- Raises an error before anything of the event is written if a lane that it needs is damaged.
+local function runs_in(record)
+  local runs = {}
   for name, value in pairs(record) do
     local handler = string.match(name, '^r:(.*)$')
     local run = handler and parse_run(value)
@@ -63,14 +69,36 @@ local function runs_in(fields)
       if OPEN[run.state] then require_lane(handler) end
     end
   end
-  return runs, record
+  return runs
+end
+
+-- This server has accepted the event itself, or has it from another export. Its effects that are done there are done, and a handler
+-- that has ended there, and has no run here yet, does not run. An event that was erased here stays so.
+local function merge(id, fields, marks)
+  id = real_id(id)
+  local e, about = P .. 'e:' .. id, redis.pcall('HMGET', P .. 'e:' .. id, 'store', 'erased')
+  if not about[1] or about[2] then return end
+  for at = 1, #marks, 2 do add_once_mark(P .. 'o:' .. id, marks[at], marks[at + 1]) end
+  local record = record_of(fields)
+  for name, value in pairs(record) do
+    local handler = string.match(name, '^r:(.+)$')
+    local run = handler and parse_run(value)
+    if run and (run.state == 'done' or run.state == 'dropped') and redis.call('HSETNX', e, name, value) == 1 then
+      for _, kind in ipairs({ 'x:', 'a:', 'p:' }) do
+        if record[kind .. handler] then redis.call('HSET', e, kind .. handler, record[kind .. handler]) end
+      end
+    end
+  end
 end
 
 local function import(data, id, accepted, settled, body, fields, marks)
   local e = P .. 'e:' .. id
-  if redis.call('EXISTS', e) == 1 then return 0 end
-  local runs, record = runs_in(fields)
-  local store, open, bad = record.store, 0, 0
+  if redis.call('EXISTS', e) == 1 then
+    change_or_quarantine(id, merge, id, fields, marks)
+    return 0
+  end
+  local record = record_of(fields)
+  local runs, store, open, bad = runs_in(record), record.store, 0, 0
   in_slices('HSET', e, fields)
   if body ~= '' then redis.call('SET', P .. 'b:' .. id, body) end
   if #marks > 0 then in_slices('HSET', P .. 'o:' .. id, marks) end
@@ -111,12 +139,13 @@ end
 return function()
   require_format()
   require_sets('done', 'ix', 'failed', 'later')
-  local results, at = {}, 2
+  local results, at = {}, 4
   while at <= #ARGV do
     local id, accepted, settled, body, fields, marks = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], nil, nil
     fields, at = counted_parts(at + 4)
     marks, at = counted_parts(at)
     results[#results + 1] = import(ARGV[1], id, accepted, settled, body, fields, marks)
   end
+  note_brought(ARGV[2], ARGV[3])
   return results
 end

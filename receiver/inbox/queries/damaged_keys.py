@@ -52,7 +52,7 @@ _LOST = {
     "alert_marks": _REWRITTEN,
     "audit": "without it, what people did before is not listed",
     "failures_end": "without it, failures are removed by age some days later",
-    "imported": "without it, a repeated import counts the events that its file only counts once more",
+    "imported": "without it, a repeated import brings again what was deleted or resumed since",
     "receipts": "without it, past erasures are not listed",
     "removed": "without it, removed stores are repaired again by workers with an old config",
 }

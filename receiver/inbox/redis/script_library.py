@@ -31,6 +31,7 @@ SHARED = (
         "move",
         "merge",
         "bulk",
+        "imports",
     ),
 )
 """The files in `lua/shared`, in an order in which each uses only those before it."""

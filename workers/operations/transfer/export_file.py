@@ -18,10 +18,12 @@ A value is text, or {"base64": TEXT} if it is not UTF-8.
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
+import secrets
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +40,8 @@ PART_BYTES = 4 << 20
 _GZIP = 31
 """Tells zlib to write and read gzip members."""
 _BLOCK = 1 << 20
+GZIP_MAGIC = b"\x1f\x8b"
+NO_EXPORT = "is no export of storehooks"
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class ExportHeader:
 
     data: str
     """The id of the data; see receiver/inbox/known_data.py."""
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Of the export; see export_id."""
     store: str = ""
     topic: str = ""
     since: int = 0
@@ -84,15 +90,18 @@ def read_parts(path: Path) -> Iterator[Part]:
     is_first = True
     for end, data in _members(path):
         try:
-            lines = [orjson.loads(line) for line in data.splitlines()]
+            lines = [orjson.loads(line) for line in data.splitlines()] or [{}]
         except orjson.JSONDecodeError as error:
-            raise ConfigError(f"{path} is damaged: {error}") from None
+            raise ConfigError(f"{path} {NO_EXPORT if is_first else f'is damaged: {error}'}") from None
         if is_first:
-            _require_readable(path, lines[0] if lines else {})
+            _require_readable(path, lines[0])
         is_first = False
         yield Part(end, lines)
     if is_first and path.stat().st_size:
-        raise ConfigError(f"{path} is no export of storehooks")
+        with path.open("rb") as file:
+            is_gzip = file.read(2) == GZIP_MAGIC
+        what = "is cut off or damaged near its beginning; export again to another file" if is_gzip else NO_EXPORT
+        raise ConfigError(f"{path} {what}")
 
 
 def _members(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -115,10 +124,10 @@ def _members(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _require_readable(path: Path, line: Mapping[str, Any]) -> None:
-    version = line.get(MARK)
+def _require_readable(path: Path, line: Any) -> None:
+    version = line.get(MARK) if isinstance(line, dict) else None
     if version is None:
-        raise ConfigError(f"{path} is no export of storehooks")
+        raise ConfigError(f"{path} {NO_EXPORT}")
     if not isinstance(version, int) or version > VERSION:
         raise ConfigError(
             f"{path} is an export of format {version}, and this version of storehooks reads {VERSION}; update it"
@@ -128,6 +137,11 @@ def _require_readable(path: Path, line: Mapping[str, Any]) -> None:
 def header_of(line: Mapping[str, Any]) -> ExportHeader:
     """Fields of later versions are left out."""
     return ExportHeader(**{one.name: line[one.name] for one in fields(ExportHeader) if one.name in line})
+
+
+def export_id(line: Mapping[str, Any]) -> str:
+    """The same for each copy of a file, also for files of versions that gave them no id."""
+    return hashlib.sha256(orjson.dumps(line, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
 def header_line(header: ExportHeader) -> dict[str, Any]:
@@ -147,6 +161,7 @@ class ExportWriter:
             self._file.seek(at)
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+        self._path = path
         self._lines: list[bytes] = []
         self._size = 0
 
@@ -161,9 +176,12 @@ class ExportWriter:
         if not self._lines:
             return
         packer = zlib.compressobj(wbits=_GZIP)
-        self._file.write(packer.compress(b"\n".join(self._lines) + b"\n") + packer.flush())
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(packer.compress(b"\n".join(self._lines) + b"\n") + packer.flush())
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise ConfigError(f"{self._path} cannot be written: {error.strerror}; the same command goes on") from None
         self._lines, self._size = [], 0
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ class DataExporter:
         return end
 
     def _go_on(self, begun: ExportHeader) -> None:
-        wanted = replace(self._header, storehooks=begun.storehooks)
+        wanted = replace(self._header, id=begun.id, storehooks=begun.storehooks)
         if not wanted.is_limited or not wanted.until:
             wanted = replace(wanted, until=begun.until)
         if wanted != begun:
@@ -136,12 +136,12 @@ class DataExporter:
 
     def _complete(self, page: Sequence[PastEvent]) -> Iterator[WholeEvent]:
         """With their once marks. One that has left Redis since it was read is in the history, with its marks."""
-        here = [_whole(one) for one in page if not one.settled_at]
+        here = [one.whole for one in page if not one.settled_at]
         read = {one.id: again for one, again in zip(here, self._transfer.complete(here), strict=True)}
         moved = [event_id for event_id, again in read.items() if again is None]
-        past = {one.id: _whole(one) for one in self._history.events(moved)} if self._history and moved else {}
+        past = {one.id: one.whole for one in self._history.events(moved)} if self._history and moved else {}
         for one in page:
-            whole = read.get(one.id) or past.get(one.id) if not one.settled_at else _whole(one)
+            whole = read.get(one.id) or past.get(one.id) if not one.settled_at else one.whole
             if whole is not None and whole.accepted_at == one.accepted_at:
                 yield whole
 
@@ -164,10 +164,6 @@ class DataExporter:
 
     def _total(self, state: str) -> int:
         return sum(many for (_, its), many in self._states.items() if its == state)
-
-
-def _whole(one: PastEvent) -> WholeEvent:
-    return WholeEvent(one.id, one.accepted_at, one.settled_at, one.fields, one.content, one.once)
 
 
 def _pages(events: Iterable[PastEvent]) -> Iterator[list[PastEvent]]:

@@ -19,8 +19,9 @@ from receiver.inbox.queries.event_pages import WholeEvent
 from receiver.inbox.redis.connecting import server_ms
 from receiver.inbox.redis.data_format import format_fault
 from receiver.inbox.redis.server_state import is_nearly_full
-from receiver.inbox.transferred_data import KeptValue, OtherCounts, Transfer
+from receiver.inbox.transferred_data import Brought, KeptValue, OtherCounts, Transfer
 from workers.history.past_events import HistoryDatabase
+from workers.operations.all_events import AllEvents
 from workers.operations.transfer import export_file
 from workers.operations.transfer.export_file import ExportEnd, ExportHeader
 from workers.operations.transfer.secret_box import open_box
@@ -29,6 +30,8 @@ EVENTS_AT_ONCE = 50
 BYTES_AT_ONCE = 2 << 20
 """About the size of the bodies that are written in one step, for which deliveries wait."""
 VALUES_AT_ONCE = 500
+NO_END = 1e12
+"""Later than the end of any secret (s)."""
 
 
 def read_summary(path: Path) -> tuple[ExportHeader, ExportEnd]:
@@ -55,7 +58,12 @@ class DataImporter:
         self._client, self._history, self._config = client, history, config
         self._keyring, self._passphrase = keyring, passphrase
         self._transfer, self._moves, self._people = Transfer(client), HistoryMoves(client), Administration(client)
-        self._data = ""
+        self._data = self._export = ""
+        self._brought = 0
+        """Up to which line this export was imported before."""
+        self._events: list[WholeEvent] = []
+        self._values: list[KeptValue] = []
+        """What is read and not written yet."""
         self.results: Counter[str] = Counter()
         """How many events were `new`, here already (`known`), older than `[retention]` (`old`) or `damaged`; and how
         many pauses, values and secrets were new."""
@@ -64,25 +72,35 @@ class DataImporter:
         fault = format_fault(self._client, write=True)
         if fault:
             raise ConfigError(str(fault))
-        waiting: list[WholeEvent] = []
+        number, before = 0, 0
         for part in export_file.read_parts(path):
             now = server_ms(self._client)
-            for line in part.lines:
-                kind = next(iter(line))
-                if kind == "event":
-                    waiting += self._readable(line, now)
-                    if (
-                        len(waiting) >= EVENTS_AT_ONCE
-                        or sum(len(one.content or b"") for one in waiting) > BYTES_AT_ONCE
-                    ):
-                        self._write_events(waiting)
-                        waiting = []
-                else:
-                    self._write_events(waiting)
-                    waiting = []
-                    self._write_other(kind, line)
-            self._write_values([export_file.value_of(line) for line in part.lines if "key" in line])
+            for number, line in enumerate(part.lines, before + 1):
+                try:
+                    self._take(line, number, now)
+                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                    raise ConfigError(f"{path} is damaged: line {number}: {type(error).__name__} {error}") from None
+            before = number
             on_progress(part.end)
+        self._write_waiting(number)
+
+    def _take(self, line: Mapping[str, Any], number: int, now: float) -> None:
+        kind, *_ = line
+        is_new = number > self._brought
+        if kind == "event":
+            readable = self._readable(line, now)
+            self._events += readable if is_new else ()
+            self.results["known"] += 0 if is_new else len(readable)
+            size = sum(len(one.content or b"") for one in self._events)
+            if len(self._events) >= EVENTS_AT_ONCE or size > BYTES_AT_ONCE:
+                self._write_waiting(number)
+        elif kind == "key":
+            self._values += [export_file.value_of(line)] if is_new else ()
+            if len(self._values) >= VALUES_AT_ONCE:
+                self._write_waiting(number)
+        else:
+            self._write_waiting(number - 1)
+            self._write_other(kind, line, number)
 
     def _readable(self, line: Mapping[str, Any], now: float) -> list[WholeEvent]:
         try:
@@ -99,22 +117,30 @@ class DataImporter:
             event = event._replace(content=None)
         return [event]
 
-    def _write_events(self, events: Sequence[WholeEvent]) -> None:
-        if not events:
-            return
-        self._require_memory()
-        past = self._in_history([one.id for one in events])
-        wanted = [one for one in events if (one.id, one.accepted_at) not in past]
-        new = sum(self._transfer.import_events(self._data, wanted))
-        self.results["new"] += new
-        self.results["known"] += len(events) - new
+    def _write_waiting(self, number: int) -> None:
+        """`number`: of the last line that was read, which is noted in the same step."""
+        events, values, self._events, self._values = self._events, self._values, [], []
+        brought = Brought(self._export, number)
+        if events:
+            self._require_memory()
+            past = self._in_history(events)
+            wanted = [one for one in events if (one.id, one.accepted_at) not in past]
+            new = sum(self._transfer.import_events(self._data, wanted, brought))
+            self.results["new"] += new
+            self.results["known"] += len(events) - new
+        if values:
+            self.results["values"] += self._transfer.import_values(values, brought)
 
-    def _in_history(self, event_ids: Sequence[str]) -> set[tuple[str, int]]:
-        """Those of the events that this server has moved to its history. Their marks in Redis may have expired."""
-        if self._history is None:
-            return set()
-        absent = self._moves.past(event_ids)
-        return {(one.id, one.accepted_at) for one in self._history.events(absent)} if absent else set()
+    def _in_history(self, events: Sequence[WholeEvent]) -> set[tuple[str, int]]:
+        """Those of the events that this server has moved to its history. Their marks in Redis may have expired.
+
+        One with effects that are not done here goes back to Redis, where they are added.
+        """
+        absent = self._moves.past([one.id for one in events]) if self._history else ()
+        past = {one.id: one for one in self._history.events(absent)} if self._history and absent else {}
+        lacking = {one.id for one in events if one.id in past and _done(one.once) - _done(past[one.id].once)}
+        AllEvents(self._client, self._history).bring_back(lacking)
+        return {(one.id, one.accepted_at) for one in past.values() if one.id not in lacking}
 
     def _require_memory(self) -> None:
         info = self._client.info("memory")
@@ -124,19 +150,34 @@ class DataImporter:
                 "then run the same command again: it goes on with what is missing"
             )
 
-    def _write_other(self, kind: str, line: Mapping[str, Any]) -> None:
+    def _write_other(self, kind: str, line: Mapping[str, Any], number: int) -> None:
         if kind == export_file.MARK:
-            self._data = export_file.header_of(line).data
-        elif kind == "paused":
+            self._data, self._export = export_file.header_of(line).data, export_file.export_id(line)
+            self._brought = self._transfer.brought(self._export, "lines")
+        elif kind == "paused" and number > self._brought:
             what, _, name = line["paused"].partition(":")
             self.results["paused"] += self._people.pause(**{what: name})
+            self._transfer.note_brought(self._export, "lines", number)
         elif kind == "counts" and self._data not in self._transfer.data_ids():
             self._transfer.import_counts(self._data, OtherCounts(**line["counts"]))
-        elif kind == "secrets" and self._passphrase and self._keyring:
-            learned = [LearnedSecret(**one) for one in open_box(line["secrets"], self._passphrase)]
-            self._keyring.store(learned)
-            self.results["secrets"] += len(learned)
+        elif kind == "secrets" and self._passphrase and not self._transfer.brought(self._export, "secrets"):
+            self._write_secrets([LearnedSecret(**one) for one in open_box(line["secrets"], self._passphrase)])
+            self._transfer.note_brought(self._export, "secrets", number)
 
-    def _write_values(self, values: Sequence[KeptValue]) -> None:
-        for at in range(0, len(values), VALUES_AT_ONCE):
-            self.results["values"] += self._transfer.import_values(values[at : at + VALUES_AT_ONCE])
+    def _write_secrets(self, learned: Sequence[LearnedSecret]) -> None:
+        """Those that are not here, or end here later: a secret that has ended in either server has ended."""
+        if not self._keyring:
+            return
+        stores = {one.store for one in learned}
+        ends = {(one.store, one.fingerprint): _end(one) for store in stores for one in self._keyring.secrets_of(store)}
+        wanted = [one for one in learned if _end(one) < ends.get((one.store, one.fingerprint), float("inf"))]
+        self._keyring.store(wanted)
+        self.results["secrets"] += len(wanted)
+
+
+def _end(secret: LearnedSecret) -> float:
+    return NO_END if secret.not_after is None else secret.not_after
+
+
+def _done(once: Mapping[bytes, bytes]) -> set[bytes]:
+    return {name for name, mark in once.items() if mark.startswith(b"done ")}

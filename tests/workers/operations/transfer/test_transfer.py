@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
+import os
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +136,86 @@ def test_a_redelivery_is_a_duplicate_there_and_an_effect_is_not_repeated(
     assert 0 < other.client.pttl("sh:o:s:north:mail") <= 3_600_000
 
 
+def mark(system: System, place: str, *, is_done: bool, name: str = "mail") -> None:
+    effects = EffectStore(system.client, keep=3600, at_work=60)
+    effects.begin(place, f"shop.greet|{name}", "some|run", in_doubt="run")
+    if is_done:
+        effects.end(place, f"shop.greet|{name}", "some|run", b'"sent"')
+
+
+def is_done(system: System, place: str, name: str = "mail") -> bool:
+    return (system.client.hget(f"sh:{place}", f"shop.greet|{name}") or b"").startswith(b"done ")
+
+
+def test_an_event_that_the_new_server_accepted_itself_gets_what_was_done_in_the_old_one(
+    system: System, other: System, tmp_path: Path
+) -> None:
+    delivery = system.delivery()
+    event_id = settle_delivery(system, delivery)
+    (there,) = other.inbox.accept([delivery])
+    assert (there.id, there.status) == (event_id, "accepted")
+    shared = "o:r:north:order:1001:mail"
+    for place in (f"o:{event_id}", shared):
+        mark(system, place, is_done=True)
+        mark(other, place, is_done=False)
+    mark(system, f"o:{event_id}", is_done=False, name="label")
+    mark(other, f"o:{event_id}", is_done=True, name="label")
+    export(system, tmp_path / "all.gz")
+    assert import_into(other, tmp_path / "all.gz")["known"] == 1
+    for place, name in ((f"o:{event_id}", "mail"), (f"o:{event_id}", "label"), (shared, "mail")):
+        assert is_done(other, place, name), (place, name)
+    # The handler that has ended there does not run here, and another one does.
+    event, version = claim_one(other.inbox), other.inbox.declarations().version
+    assert other.inbox.route([(event, [GREET, ("shop.book", "default", True)])], version) == [["routed", "shop.book"]]
+    assert other.run_of(event_id, "shop.greet").result == "hi"
+    assert other.identity_holds()
+
+
+def test_a_past_event_gets_what_was_done_in_the_old_server(system: System, other: System, tmp_path: Path) -> None:
+    delivery, theirs = system.delivery(), SqliteHistory(tmp_path / "theirs")
+    theirs.check()
+    event_id = settle_delivery(system, delivery)
+    mark(system, f"o:{event_id}", is_done=True)
+    settle_delivery(other, delivery)
+    Mover(other.client, theirs).move(age=0, known_for=3600, many=10)
+    export(system, tmp_path / "all.gz")
+    import_into(other, tmp_path / "all.gz", theirs)
+    Mover(other.client, theirs).move(age=0, known_for=3600, many=10)
+    assert [*theirs.event(event_id).once] == [b"shop.greet|mail"]
+    assert other.identity_holds()
+
+
+def test_what_was_resumed_deleted_or_replayed_since_is_not_imported_again(
+    system: System, other: System, tmp_path: Path
+) -> None:
+    event_id = settle(system)
+    system.administration.pause(handler="shop.greet")
+    EffectStore(system.client, keep=3600, at_work=60).write("st:shop:north", "cursor", b"7")
+    export(system, tmp_path / "all.gz")
+    first = import_into(other, tmp_path / "all.gz")
+    assert (first["paused"], first["values"]) == (1, 1)
+    assert is_done(other, f"o:{event_id}")
+    other.administration.resume(handler="shop.greet")
+    EffectStore(other.client, keep=3600, at_work=60).write("st:shop:north", "cursor", None)
+    other.client.delete(keys.ONCE + event_id)  # as a replay with --again does
+    again = import_into(other, tmp_path / "all.gz")
+    assert (again["new"], again["known"], again["paused"], again["values"]) == (0, 1, 0, 0)
+    assert other.administration.paused() == set()
+    assert other.client.exists("sh:st:shop:north", keys.ONCE + event_id) == 0
+
+
+def test_an_erased_event_stays_erased(system: System, other: System, tmp_path: Path) -> None:
+    delivery = system.delivery()
+    event_id = settle_delivery(system, delivery)
+    mark(system, f"o:{event_id}", is_done=True)
+    other.inbox.accept([delivery])
+    other.client.hset(keys.EVENT + event_id, "erased", "1 abc")
+    export(system, tmp_path / "all.gz")
+    import_into(other, tmp_path / "all.gz")
+    assert other.client.exists(keys.ONCE + event_id) == 0
+    assert other.client.hget(keys.EVENT + event_id, "x:shop.greet") is None
+
+
 def test_open_events_run_there_and_pauses_hold(system: System, other: System, tmp_path: Path) -> None:
     unrouted = system.accept()
     leased = system.accept()
@@ -165,14 +250,15 @@ def test_past_events_are_imported_too_and_moved_there(system: System, other: Sys
     assert theirs.event(event_id).once == ours.event(event_id).once
     assert other.inbox.accept([delivery])[0].status == "duplicate"
     other.client.delete(keys.EVENT + event_id)  # as its mark after the duplicate window
-    assert import_into(other, tmp_path / "all.gz", theirs)["new"] == 0
+    export(system, tmp_path / "again.gz", ours)
+    assert import_into(other, tmp_path / "again.gz", theirs)["new"] == 0
     assert counts(other)["total"]["accepted"] == 2
 
 
 def settle_delivery(system: System, delivery: Any) -> str:
     event_id = system.inbox.accept([delivery])[0].id
     (run,) = route(system.inbox, claim_one(system.inbox), GREET)
-    system.inbox.finish([Outcome(run, "done", {})])
+    system.inbox.finish([Outcome(run, "done", {"result": "hi"})])
     return str(event_id)
 
 
@@ -279,6 +365,43 @@ def test_other_files_and_newer_formats_are_refused(tmp_path: Path) -> None:
         read_summary(path)
 
 
+def test_a_file_that_is_cut_or_changed_anywhere_gives_a_sentence(
+    system: System, other: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_file, "PART_BYTES", 500)
+    for _ in range(3):
+        settle(system)
+    path, damaged = tmp_path / "all.gz", tmp_path / "damaged.gz"
+    export(system, path)
+    whole = path.read_bytes()
+    for length in range(1, len(whole), 7):
+        damaged.write_bytes(whole[:length])
+        with pytest.raises(ConfigError, match=r"is not complete|is cut off|is no export"):
+            read_summary(damaged)
+        damaged.write_bytes(whole[:length] + bytes([whole[length] ^ 0xFF]) + whole[length + 1 :])
+        with suppress(ConfigError):  # some bytes of a member are in none of its lines
+            assert read_summary(damaged)[1].events == 3
+    for lines in (b"[]\n", b"\n", b"7\n", b"", b"{}\n", b"no JSON\n"):
+        damaged.write_bytes(gzip.compress(lines))
+        with pytest.raises(ConfigError, match="is no export"):
+            read_summary(damaged)
+    for line in (b'{"key":"st:shop:north"}\n', b'{"paused":7}\n', b"[]\n", b'{"counts":{"a":1}}\n', b"{}\n"):
+        damaged.write_bytes(whole + gzip.compress(line) + gzip.compress(b'{"end":{"events":3,"open":0,"failed":0}}\n'))
+        with pytest.raises(ConfigError, match="is damaged: line"):
+            import_into(other, damaged)
+
+
+def test_a_full_disk_gives_a_sentence_and_the_export_goes_on(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle(system)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(ConfigError, match="No space left on device; the same command goes on"):
+            export(system, tmp_path / "all.gz")
+    assert export(system, tmp_path / "all.gz").events == 1
+
+
 def test_bytes_that_are_no_text_come_back_as_they_were(system: System, other: System, tmp_path: Path) -> None:
     event_id = settle(system)
     content = b'{"x":"y"}\n\xff\x00\xfe not text'
@@ -311,6 +434,14 @@ def test_secrets_are_exported_only_with_a_passphrase(
     assert (done.returncode, "events: 1 new" in done.stdout) == (0, True), done.stderr
     found = Keyring(target.client, tmp_path / "there", "22" * 32).secrets_of("north")
     assert [one.text for one in found] == [OTHER_SECRET]
+    keyring = Keyring(target.client, tmp_path / "there", "22" * 32)
+    keyring.store([replace(found[0], not_after=1.0)])
+    again = target.run_cli("import", path, "--secrets", "--passphrase-file", str(word), "--yes")
+    assert (again.returncode, "secrets: 0" in again.stdout) == (0, True), again.stderr
+    assert [one.not_after for one in keyring.secrets_of("north")] == [1.0]
+    keyring.remove("north", [found[0].fingerprint])
+    target.run_cli("import", path, "--secrets", "--passphrase-file", str(word), "--yes")
+    assert keyring.secrets_of("north") == []
 
 
 def test_another_passphrase_opens_nothing() -> None:
