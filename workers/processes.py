@@ -105,8 +105,10 @@ class SignOfLife:
 
     _own: ClassVar[list[SignOfLife]] = []
 
-    def __init__(self) -> None:
+    def __init__(self, awaited_since: float | None = None) -> None:
         self._memory = mmap.mmap(-1, _TIME.size)
+        self.awaited_since = awaited_since or time.monotonic()
+        """Since when a first sign is awaited, of this process or of those before it that ended without one."""
 
     def adopt(self) -> None:
         """In the child: `show_life` writes here from now on."""
@@ -118,11 +120,10 @@ class SignOfLife:
         for own in SignOfLife._own:
             _TIME.pack_into(own._memory, 0, time.monotonic())
 
-    @property
-    def silent_for(self) -> float:
-        """Seconds; 0 for a process that has not shown life yet, which may take long to start."""
+    def silent_for(self, start_seconds: float) -> float:
+        """Seconds; a process that has not shown life yet may take some to start."""
         last = float(_TIME.unpack_from(self._memory)[0])
-        return time.monotonic() - last if last else 0.0
+        return time.monotonic() - (last or self.awaited_since + start_seconds)
 
     @property
     def was_shown(self) -> bool:

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from receiver import __version__
 from receiver.config import Config, load_from_environment
+from receiver.config.reloading import adopt, redis_variables
 from receiver.config.settings import ConsoleSettings
 from receiver.contract.diagnosis.formatting import waits
 from receiver.contract.errors import ConfigError, ServerUnusable
@@ -138,7 +139,7 @@ class Dev:
     def _start_others(self, sandbox: bool) -> None:
         config = self._config
         command = python_command("receiver.server.web", config=config.path)
-        self._supervisor.start(Program("receiver", command, stage=2, output=self._logs / "receiver.log"))
+        self._supervisor.start(self._program("receiver", command, stage=2))
         if sandbox and config.stores:
             self._supervisor.start(self._sandbox())
             # The housekeeper's first check calls its API; a failed one is repeated only after a minute.
@@ -148,14 +149,19 @@ class Dev:
         for program in _workers(config, self._logs):
             self._supervisor.start(program)
         command = python_command("workers.console", "--no-link", config=config.path)
-        self._supervisor.start(Program("console", command, stage=3, output=self._logs / "console.log"))
+        self._supervisor.start(self._program("console", command, stage=3))
 
     def _sandbox(self) -> Program:
         arguments = ["--store", next(iter(self._config.stores)), "--every", "0" if self._max_events else "2"]
         if self._max_events:
             arguments += ["--events", str(self._max_events)]
         command = python_command("workers.cli", "sandbox", *arguments, config=self._config.path)
-        return Program("sandbox", command, stage=3, output=self._logs / "sandbox.log")
+        return self._program("sandbox", command, stage=3)
+
+    def _program(self, name: str, command: list[str], stage: int) -> Program:
+        """It uses the server of this start, also if it is started again after a change of [redis]."""
+        environ = redis_variables(self._config)
+        return Program(name, command, stage=stage, environ=environ, output=self._logs / f"{name}.log")
 
     def _print_banner(self, server: str, sandbox: bool) -> None:
         where = f"embedded {server}, data in {self._config.redis.data_dir}" if self._config.redis.embedded else server
@@ -257,10 +263,11 @@ class Dev:
         if _sandbox_settings(config) != _sandbox_settings(self._config):
             self._supervisor.signal("sandbox", signal.SIGTERM)  # it reads these at its start, and the catalogue on HUP
         self._supervisor.signal("" if self._config_changed else "worker", signal.SIGHUP)
-        self._supervisor.change(_workers(self._config, self._logs), _workers(config, self._logs))
         self._print_note(_reloaded(config if self._config_changed else None, self._handlers, handlers))
         for setting in _needs_restart(self._config, config):
             self._print_note(f"{setting} has changed; restart `storehooks dev` to use it")
+        config, _ = adopt(self._config, config)
+        self._supervisor.change(_workers(self._config, self._logs), _workers(config, self._logs))
         self._report_removed({one.handler for one in self._handlers}, handlers)
         self._config, self._handlers, self._config_changed = config, handlers, False
         self._plugin_files = FileWatch([*self._plugin_files.files, *plugin_files(config, handlers)])

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.config import Config, load_from_environment
+from receiver.config.reloading import redis_variables
 from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.inbox import connect_to
 from receiver.process.earlier_data import require_no_earlier_data
@@ -58,7 +59,11 @@ def run(config: Config, manager: ServiceManager) -> None:
     service = ConsoleService(supervisor, manager)
     hold(config.data_dir, "console")  # from here on HUP is handled
     supervisor.start(Program(WEB, call=lambda: ConsoleServer(config).serve()))
-    supervisor.start(Program("findings", call=lambda: findings_process.run(config.data_dir, config.path)))
+    supervisor.start(
+        Program(
+            "findings", call=lambda: findings_process.run(config.data_dir, config.path), environ=redis_variables(config)
+        )
+    )
     supervisor.run(every=service.watch)
     manager.stopping()
     supervisor.stop_children()

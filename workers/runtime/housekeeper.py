@@ -149,12 +149,13 @@ def main() -> int:
     return run(parser.parse_args().config)
 
 
-def run(explicit: str | None) -> int:
-    """Run one housekeeper process until it is asked to stop; returns its exit code."""
+def run(explicit: str | None, supervised: Config | None = None) -> int:
+    """Run one housekeeper process until it is asked to stop, with the supervisor's server; returns its exit code."""
     begin_start()
     logs.setup("housekeeper")
     try:
         config = load_from_environment(explicit)
+        config, _ = adopt(supervised or config, config)
         wait_for_server(config.redis, log, waits_for_wake_ups=False)
     except StorehooksError as error:
         print(f"storehooks housekeeper: {error}", file=sys.stderr)

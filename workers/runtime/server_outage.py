@@ -40,12 +40,12 @@ def wait_for_server(
     )
     with connect_to(redis, timeout=2.0) as client:
         while True:
-            show_life()
             try:
                 check(client, ack=redis.ack, waits=waits_for_wake_ups)
                 return outage.worked()
             except ServerUnreachable as error:
                 outage.failed(why=error.logged)
+                show_life()
                 time.sleep(TRY_EVERY)
 
 

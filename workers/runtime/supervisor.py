@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from receiver.config import Config
+from workers.plugins.validation_process import LOAD_SECONDS
 from workers.processes import Signals, SignOfLife, describe_exit, isolate_child, name_process, wait_for_exit
 
 STEADY_SECONDS = 5.0
@@ -55,13 +56,17 @@ class _Child:
 def worker_programs(
     config: Config, *, output: Path | None = None, environ: dict[str, str] | None = None
 ) -> list[Program]:
-    """The programs of `python -m workers`: the worker processes and a housekeeper."""
+    """The programs of `python -m workers`: the worker processes and a housekeeper.
+
+    However late one is started, it uses the server of this config: the file may have another one since.
+    """
     from workers.runtime import housekeeper
     from workers.runtime.worker import worker
 
     path = str(config.path) if config.path else None
     names = ["worker", *(f"worker {n}" for n in range(2, config.workers.processes + 1))]
-    calls = [(name, lambda: worker.run(path)) for name in names] + [("housekeeper", lambda: housekeeper.run(path))]
+    calls = [(name, lambda: worker.run(path, config)) for name in names]
+    calls.append(("housekeeper", lambda: housekeeper.run(path, config)))
     return [Program(name, call=call, output=output, environ=environ or {}) for name, call in calls]
 
 
@@ -72,6 +77,8 @@ class Supervisor:
         self._report = report
         self._children: dict[str, _Child] = {}
         self._to_restart: list[tuple[float, Program, int]] = []
+        self._awaited: dict[str, float] = {}
+        """Of processes that ended without a sign of life: since when the first one is awaited."""
         self.selector = selectors.DefaultSelector()
         self._signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self.selector.register(self._signals, selectors.EVENT_READ, self._signals.clear)
@@ -80,7 +87,7 @@ class Supervisor:
 
     def start(self, program: Program, restarts: int = 0) -> None:
         sys.stdout.flush()
-        parent, sign = os.getpid(), SignOfLife()
+        parent, sign = os.getpid(), SignOfLife(self._awaited.get(program.name))
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # in the child, until it has a handler
         pid = os.fork()
         if pid == 0:
@@ -91,8 +98,9 @@ class Supervisor:
         self.selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._restart(child))
 
     def silent(self, seconds: float) -> list[str]:
-        """The processes that have shown life, but not for this long."""
-        return sorted(name for name, child in self._children.items() if child.sign.silent_for > seconds)
+        """The processes that have not shown life for this long. For the first sign they have the time in which plugins
+        must load in addition, also if they end and are started again meanwhile."""
+        return sorted(name for name, one in self._children.items() if one.sign.silent_for(LOAD_SECONDS) > seconds)
 
     def has_shown_life(self, name: str) -> bool:
         return name in self._children and self._children[name].sign.was_shown
@@ -177,6 +185,9 @@ class Supervisor:
         self.selector.unregister(child.pidfd)
         os.close(child.pidfd)
         del self._children[child.program.name]
+        self._awaited.pop(child.program.name, None)
+        if not child.sign.was_shown:
+            self._awaited[child.program.name] = child.sign.awaited_since
         return os.waitstatus_to_exitcode(status)
 
     def stop_children(self, *, above: int = -1) -> None:

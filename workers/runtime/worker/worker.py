@@ -247,12 +247,13 @@ def _queues_of(handlers: list[Declaration]) -> list[str]:
     return sorted({keys.DEFAULT_QUEUE, *(one.queue for one in handlers)})
 
 
-def run(config_path: str | None) -> int:
-    """Run one worker process until it is asked to stop; returns its exit code."""
+def run(config_path: str | None, supervised: Config | None = None) -> int:
+    """Run one worker process until it is asked to stop, with the supervisor's server; returns its exit code."""
     begin_start()
     logs.setup("worker")
     try:
         config = load_from_environment(config_path)
+        config, _ = adopt(supervised or config, config)
         wait_for_server(config.redis, log)
         plugins = ValidationProcess(config).result()
     except StorehooksError as error:
