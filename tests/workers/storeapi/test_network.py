@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,10 +21,13 @@ from receiver.config import load
 from receiver.config.settings import NetworkSettings
 from receiver.contract.errors import ConfigError
 from receiver.inbox.alert_store import AlertMessage
+from tests.support.harness import System
+from tests.workers.runtime.test_forwarding import forward
 from workers.operations.doctor.network_facts import probe_public_url
 from workers.runtime.alerting.alert_sending import NotSent, send
 from workers.storeapi.configured_client import client_for_store
-from workers.storeapi.errors import Unreachable
+from workers.storeapi.errors import Unreachable, UnsafeAddress
+from workers.storeapi.transport import network as network_module
 from workers.storeapi.transport.http import HttpSession
 from workers.storeapi.transport.network import proxy_for
 
@@ -92,7 +95,14 @@ def private_ca(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("ca")
     certificate, key = folder / "ca.pem", folder / "key.pem"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    named = ["-days", "2", "-subj", f"/CN={NAME}", "-addext", f"subjectAltName=IP:127.0.0.1,DNS:{NAME}"]
+    named = [
+        "-days",
+        "2",
+        "-subj",
+        f"/CN={NAME}",
+        "-addext",
+        f"subjectAltName=IP:127.0.0.1,DNS:{NAME},DNS:alerts.{NAME}",
+    ]
     subprocess.run([*made, *named, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     return certificate, key
 
@@ -200,3 +210,94 @@ def test_only_public_addresses_are_called_through_the_proxy(host: str, direct: b
     network = NetworkSettings(proxy=SecretStr("http://proxy.example:3128"))
     assert proxy_for(network, f"https://{host}/x") == ("" if direct else "http://proxy.example:3128")
     assert proxy_for(NetworkSettings(), f"https://{host}/x") == ""
+
+
+@pytest.fixture
+def lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that were looked up. Each of them has a public address, until a test changes that."""
+    asked: list[str] = []
+
+    def look_up(host: str, port: int, **_: Any) -> list[Any]:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ADDRESSES.get(host, "8.8.8.8"), port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(network_module, "_lookups", {})
+    return asked
+
+
+ADDRESSES: dict[str, str] = {"inside.test": "10.1.2.3"}
+
+
+def test_a_name_is_looked_up_once_for_many_calls_and_again_after_a_while(
+    lookups: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = NetworkSettings(proxy=SecretStr("http://proxy.example:3128"))
+    for _ in range(5):
+        assert proxy_for(network, f"https://{NAME}/x") == "http://proxy.example:3128"
+        assert proxy_for(network, "https://inside.test/x") == ""
+    assert sorted(lookups) == ["inside.test", NAME]
+    monkeypatch.setitem(ADDRESSES, NAME, "10.0.0.1")
+    known_until = time.monotonic() + network_module.REMEMBERED_SECONDS
+    monkeypatch.setattr(network_module.time, "monotonic", lambda: known_until)
+    assert proxy_for(network, f"https://{NAME}/x") == "", "it has a private address by now"
+
+
+def test_the_guard_looks_up_again_what_is_called_directly(lookups: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A remembered lookup never lets a call through to a private address."""
+    network = NetworkSettings(proxy=SecretStr("http://127.0.0.1:9"))
+    with pytest.raises(UnsafeAddress, match=r"private address 10.1.2.3"):
+        get(network, "https://inside.test/x")
+    monkeypatch.setitem(ADDRESSES, "inside.test", "10.9.9.9")
+    with pytest.raises(UnsafeAddress, match=r"private address 10.9.9.9"):
+        get(network, "https://inside.test/x")
+    assert lookups == ["inside.test"] * 3, "once for the proxy, and by the guard for each call"
+
+
+def test_a_call_looks_the_name_up_before_it_takes_its_slot(
+    private_ca: tuple[Path, Path], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = HttpSession(network=NetworkSettings(ca_file=str(private_ca[0]), proxy=SecretStr(proxy.url)))
+    session.warm_up(f"https://{NAME}/x", until=time.monotonic() + 10)
+
+    def refuse(host: str, *_: Any) -> list[str]:
+        raise AssertionError(f"{host} is looked up again")
+
+    monkeypatch.setattr(network_module, "resolve", refuse)
+    assert session.send("GET", f"https://{NAME}/x", headers={}, until=time.monotonic() + 10).status == 200
+    assert proxy.asked == [(f"{NAME}:443", True)]
+
+
+def behind_proxy(private_ca: tuple[Path, Path], proxy: Proxy) -> str:
+    return f'[network]\nca_file = "{private_ca[0]}"\nproxy = "{proxy.url}"\n'
+
+
+def test_an_alert_and_a_call_of_a_store_go_through_the_proxy(
+    tmp_path: Path, private_ca: tuple[Path, Path], proxy: Proxy
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        f"""{behind_proxy(private_ca, proxy)}
+    [alerts.targets.ops]
+    url = "https://alerts.{NAME}/hook"
+    [stores.north]
+    base_url = "https://{NAME}"
+    auth = {{ token = "t" }}
+    signing_secrets = ["whsec_dGVzdCBzZWNyZXQgb2Ygb25lIHN0b3Jl"]
+    """
+    )
+    config = load(file, {})
+    assert client_for_store(config, "north").orders.get(1)["id"] == 1
+    assert proxy.asked == [(f"{NAME}:443", True)]
+    send(config, config.alerts.targets["ops"], AlertMessage("1", "ops", "failing", "fired", (), 0, datetime.now(UTC)))
+    assert proxy.asked[1:] == [(f"alerts.{NAME}:443", True)]
+
+
+@pytest.mark.full
+def test_a_worker_forwards_an_event_through_the_proxy(
+    make_system: Callable[..., System], private_ca: tuple[Path, Path], proxy: Proxy
+) -> None:
+    system = make_system(more=forward(f"https://{NAME}/hook") + behind_proxy(private_ca, proxy))
+    system.start("worker")
+    assert system.settled(system.accept()) == "settled"
+    assert proxy.asked == [(f"{NAME}:443", True)]

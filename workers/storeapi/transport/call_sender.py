@@ -105,7 +105,7 @@ class CallSender:
         `error_for` makes the error of a response that is not 2xx.
         """
         retries = _Retries()
-        self._http.warm_up()
+        self._http.warm_up(call.url, until=call.until)
         try:
             while True:
                 token = self._tokens.bearer(refused=retries.refused_token, until=call.until)

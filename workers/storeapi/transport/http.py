@@ -58,10 +58,12 @@ class HttpSession:
     max_response: int = 32 << 20
     network: NetworkSettings = DIRECT
 
-    def warm_up(self) -> None:
-        """Build this process's pool if it has none. That is slow, and a call that holds a slot should not wait."""
-        with suppress(OSError):  # the call says why
-            connection_pool(self.allow_private, self.network, self.network.proxy.get_secret_value())
+    def warm_up(self, url: str, *, until: float) -> None:
+        """Build this process's pool if it has none, and look the host up if that decides whether a proxy is used. Both
+        are slow, and a call that holds a slot should not wait."""
+        with suppress(OSError, httpx2.InvalidURL, UnicodeError):  # the call says why
+            proxy = proxy_for(self.network, url, seconds=until - time.monotonic())
+            connection_pool(self.allow_private, self.network, proxy)
 
     def send(
         self, method: str, url: str, *, headers: Mapping[str, str | bytes], content: bytes | None = None, until: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from ipaddress import ip_address
 from typing import Any
 
@@ -15,6 +16,11 @@ from workers.storeapi.transport.guard import is_public, resolve
 DIRECT = NetworkSettings()
 LOOKUP_SECONDS = 2.0
 """Where only the proxy knows the names of the internet, a lookup may get no answer."""
+REMEMBERED_SECONDS = 30.0
+MAX_LOOKUPS = 1000
+
+_lookups: dict[str, tuple[float, bool]] = {}
+"""Host -> until when it is known whether it has a private address, and whether it has."""
 
 
 def trusted_certificates(network: NetworkSettings) -> ssl.SSLContext:
@@ -35,11 +41,29 @@ def proxy_for(network: NetworkSettings, url: str, *, seconds: float = LOOKUP_SEC
     if not proxy:
         return ""
     target = httpx2.URL(url)
+    return "" if _has_private_address(target.host, target.port or 443, seconds) else proxy
+
+
+def _has_private_address(host: str, port: int, seconds: float) -> bool:
+    """Remembered for a while: a call that holds a slot of a rate limit should not wait for a lookup. It decides only
+    about the proxy. The guard looks up again what is called directly."""
+    now = time.monotonic()
+    known = _lookups.get(host)
+    if known and now < known[0]:
+        return known[1]
     try:
-        found = resolve(target.host, target.port or 443, max(0.0, min(seconds, LOOKUP_SECONDS)))
-    except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
-        return proxy
-    return proxy if all(is_public(ip_address(address.partition("%")[0])) for address in found) else ""
+        found = resolve(host, port, max(0.0, min(seconds, LOOKUP_SECONDS)))
+    except httpcore2.ConnectError:
+        found = []
+    except httpcore2.ConnectTimeout:
+        if seconds < LOOKUP_SECONDS:  # the next call may have the time
+            return False
+        found = []
+    is_private = not all(is_public(ip_address(address.partition("%")[0])) for address in found)
+    if len(_lookups) >= MAX_LOOKUPS:
+        _lookups.clear()
+    _lookups[host] = (now + REMEMBERED_SECONDS, is_private)
+    return is_private
 
 
 def call_options(network: NetworkSettings, url: str) -> dict[str, Any]:
