@@ -26,7 +26,7 @@ local FIRST_LANE = 7
 local LANE_PARTS = 7
 local MAX_BYTES = 8 * 1024 * 1024 -- of bodies in one claim: the server must also answer others
 local MERGED_BYTES = 4096 -- a merged run takes the server about as long as a body of this size
-local MAX_FOLLOWERS = 127 -- queued runs that are leased with the first one of their key; more than a claim routes, so they get fewer
+local MAX_FOLLOWERS = 127 -- queued runs that are leased with the first of their key; more than a claim routes, so they get fewer
 local PARTS = 4 -- of a handler in a route
 local MAX_SKIPPED = 256 -- suspects of a lane that one claim skips
 local token, lease_end, version, first_route

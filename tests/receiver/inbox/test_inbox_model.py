@@ -378,9 +378,10 @@ class InboxMachine(RuleBasedStateMachine):
     ) -> None:
         """Several runs of a key are leased together, and more events of it are routed while they are."""
         self._accept_burst(handler)
-        for run in self.inbox.claim({handler: 50}, capacity=50, limits=LIMITS).runs:
-            self.leased.append(run)
-            self._finish(run, OutcomeKind.DONE)
+        while runs := self.inbox.claim({handler: 50}, capacity=50, limits=LIMITS).runs:  # a suspect is claimed alone
+            self.leased += runs
+            for run in runs:
+                self._finish(run, OutcomeKind.DONE)
         self.claim_and_route_in_one_step(many, {"north"}, {handler: True}, False, False, True, single)
         self.the_keys_agree()
         for outcome in outcomes[:2]:
