@@ -90,9 +90,14 @@ def test_a_run_waits_for_the_one_before_it_and_other_keys_do_not(ordered: System
 
 
 def claim_and_route(
-    system: System, many: int = 9, *, one_at_a_time: Sequence[str] = (), routes_last: bool = False
+    system: System,
+    many: int = 9,
+    *,
+    order: str = "s resource",
+    one_at_a_time: Sequence[str] = (),
+    routes_last: bool = False,
 ) -> list[Run]:
-    how = (*STOPPING[:2], True, "s resource")
+    how = (*STOPPING[:2], True, order)
     routes = Routes(system.inbox.declarations().version, {("north", "order.updated"): [how]})
     lanes = {PUSH: many, "": 9} if routes_last else {"": 9, PUSH: many}
     _, found = system.inbox.finish_and_claim((), lanes, capacity=9, routes=routes, one_at_a_time=one_at_a_time)
@@ -144,6 +149,13 @@ def test_runs_are_leased_while_they_are_routed_once_none_is_queued(
         finish(ordered, run, OutcomeKind.DONE)
     assert ids(claim_and_route(ordered)) == [one for one in "abcd" if one not in leased]
     assert ordered.identity_holds()
+
+
+def test_runs_that_are_merged_are_not_leased_together_while_their_events_are_routed(ordered: System) -> None:
+    for name in ("a", "b"):
+        accept(ordered, name)
+    assert ids(claim_and_route(ordered, order="m resource")) == ["a"]
+    assert states(ordered, "a", "b") == ["leased", "queued"]
 
 
 def test_no_run_is_leased_while_it_is_routed_past_one_that_was_queued(ordered: System) -> None:
