@@ -67,6 +67,10 @@ MUTANTS = {
         "if ARGV[at + 6] ~= '1' then leased_keys[ARGV[at]] = {} end",
         "leased_keys[ARGV[at]] = {}",
     ),
+    "runs that are to be merged are leased together while they are routed": (
+        "is_leased and string.sub(mark, 1, 1) ~= 'm'",
+        "is_leased",
+    ),
     "a run that is leased while it is routed has no order": (
         "return mark and handler .. ' ' .. lease_text(mark) or handler",
         "return handler",
