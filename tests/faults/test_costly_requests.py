@@ -18,8 +18,10 @@ from tests.support.raw_http import chunked, exchange, request
 
 LONGEST = 0.25
 """Seconds. Each of these once made others wait for 14 to 32 s."""
-LONGEST_WHEN_BUSY = 2.0
-"""Where other tests share the processors. Of the web process's own work, no answer waits for more than LONGEST."""
+LONGEST_WHEN_BUSY = 4.0
+"""Where other tests share the processors."""
+MOST_WORK = 0.5
+"""Seconds of the web process's own work that an answer waits for, on a processor of half the speed."""
 COMMON = """
 [stores.salla]
 scheme = "salla"
@@ -70,7 +72,7 @@ def test_row_30_costly_requests_delay_no_healthy_sender(
     refused_for_bytes = statuses.pop("503", 0)
     assert statuses == {status: count - refused_for_bytes}
     assert refused_for_bytes <= (count / 2 if count * len(sent) > MAX_HELD_BYTES else 0)
-    assert most_work < LONGEST
+    assert most_work < min(longest, MOST_WORK)
     assert worst < longest
     assert children_of(system.processes[0].pid) == [worker], "no process was replaced"
     assert system.identity_holds()

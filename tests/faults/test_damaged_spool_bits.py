@@ -29,7 +29,7 @@ from receiver.spool import (
     open_events,
     set_aside,
 )
-from receiver.spool.database import PAGE, open_file
+from receiver.spool.database import BUSY_SECONDS, PAGE, open_file
 from tests.support.harness import System, eventually
 
 ROWS = 40
@@ -131,7 +131,7 @@ def places(content: bytes, area: str, count: int) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("area", ["anywhere", "first page", "header"])
-@pytest.mark.parametrize("count", [12, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("count", [4, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_one_damaged_bit_costs_only_the_row_that_it_hits(system: System, area: str, count: int) -> None:
     given = deliveries(system)
     file = spool(system, given)
@@ -226,7 +226,7 @@ def test_a_delivery_does_not_wait_for_the_drain_of_a_damaged_file(system: System
         began = time.monotonic()
         adding.start()
         adding.join()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < BUSY_SECONDS
         events.lock()
         (row,) = events.oldest(10)
     assert row.id == late.event.id

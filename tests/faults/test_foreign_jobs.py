@@ -107,7 +107,7 @@ def test_a_job_put_on_our_queue_fails_with_a_reason_and_is_not_lost(shop: System
 
 def test_many_jobs_put_on_our_queue_do_not_fill_the_log(shop: System) -> None:
     began = time.monotonic()
-    shop.client.rpush("rq:queue:storehooks", *(f"job-{number}" for number in range(1000)))
+    shop.client.rpush("rq:queue:storehooks", *(f"job-{number}" for number in range(300)))
     eventually(lambda: not shop.client.exists("rq:queue:storehooks"), 60)
     assert shop.settled(shop.deliver()) == "settled"
     lines = shop.log("worker").count("was put on a queue of storehooks")

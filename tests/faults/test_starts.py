@@ -67,7 +67,7 @@ def test_a_process_that_starts_without_redis_waits_for_it(
 
 
 @pytest.mark.parametrize("process", ["supervisor", "worker", "housekeeper"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 def test_a_process_that_waits_for_redis_ends_at_once_when_it_is_asked_to(
     make_system: Callable[..., System], process: str, number: signal.Signals
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_process_that_waits_for_redis_ends_at_once_when_it_is_asked_to(
     began = time.monotonic()
     started.send(number)
     assert started.wait() == 0
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 4
     assert "Traceback" not in system.log(process)
 
 

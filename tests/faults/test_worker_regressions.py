@@ -167,7 +167,7 @@ def test_a_run_whose_handler_is_absent_at_one_worker_is_done_by_another_at_once(
     eventually(lambda: system.inbox.declarations().handlers)
     event = system.accept("order.paid")
     eventually(lambda: "does not have the handler" in system.log("worker"))
-    eventually(lambda: system.client.zcard(keys.READY + "shop.book") == 1, 2, what="the run is ready for other workers")
+    eventually(lambda: system.client.zcard(keys.READY + "shop.book") == 1, 4, what="the run is ready for other workers")
     assert system.run_of(event, "shop.book").attempts == 0
     assert not system.client.exists(keys.BUSY)
     system.start("worker", "housekeeper")

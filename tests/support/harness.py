@@ -34,10 +34,12 @@ from workers.testing.local_system import free_port
 
 SECRET = "whsec_dGVzdCBzZWNyZXQgb2Ygb25lIHN0b3Jl"
 OTHER_SECRET = "whsec_YW5vdGhlciBzdG9yZSdzIHNlY3JldCE="
+PATIENCE = 30.0
+"""Seconds. For a machine with other work; a promise of a time is a limit of its own in the test that checks it."""
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], within: float = 10.0, what: str = "") -> T:
+def eventually(condition: Callable[[], T], within: float = PATIENCE, what: str = "") -> T:
     """Wait for a condition, and return its first true value. Fails when the time has passed."""
     deadline = time.monotonic() + within
     while True:
@@ -337,7 +339,7 @@ class System:
         record = self.ledger.event(event_id)
         return next((run for run in record.runs if run.handler == handler), None) if record else None
 
-    def settled(self, event_id: str, within: float = 10.0) -> str:
+    def settled(self, event_id: str, within: float = PATIENCE) -> str:
         return eventually(
             lambda: (s := self.status(event_id)) in ("settled", "failed") and s,
             within,

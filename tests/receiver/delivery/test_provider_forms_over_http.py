@@ -158,5 +158,5 @@ def test_reading_costs_of_a_long_query_and_form_are_bounded(web: System) -> None
             started = time.perf_counter()
             answer = web.http.post(f"/webhooks/{store}?{long_query}", headers={"x-sms-signature": "x"}, content=body)
             assert answer.status_code == 401
-            assert time.perf_counter() - started < 2
+            assert time.perf_counter() - started < 6
     assert web.post(request, "sms").json()["status"] == "accepted"

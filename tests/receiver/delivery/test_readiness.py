@@ -155,7 +155,7 @@ def test_who_asks_while_redis_hangs_holds_no_thread_that_others_need(
     own_redis.process.send(signal.SIGCONT)
     for one in askers:
         one.join()
-    assert worst < 1.5
+    assert worst < 4, "the timeout of Redis is 5 s"
 
 
 def ready_for_each(system: System, askers: int) -> list[int]:

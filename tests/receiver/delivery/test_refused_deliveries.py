@@ -257,7 +257,7 @@ def test_a_locked_file_delays_no_answer(shared: System) -> None:
     took = time.monotonic() - begun
     lock.execute("ROLLBACK")
     assert answers == {401}
-    assert took < 2.0
+    assert took < 5.0, "it waits for no lock"
     assert eventually(lambda: refusals_of(shared).count() == before + 40)
 
 

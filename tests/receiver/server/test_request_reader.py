@@ -233,9 +233,9 @@ def test_what_becomes_of_the_samples() -> None:
 @pytest.mark.parametrize("name", ["Content-Length", "Transfer-Encoding", "Expect"])
 def test_a_head_full_of_blanks_is_read_quickly(name: str, value: str) -> None:
     """The event loop reads it, so a slow pattern delays every sender. A head of 64 kB once took a minute."""
-    began = time.monotonic()
+    began = time.thread_time()
     read([request(headers=[(name, value)], length=False)])
-    assert time.monotonic() - began < 0.5
+    assert time.thread_time() - began < 1
 
 
 @pytest.mark.parametrize("content", [chunked(b"x" * 9_000, 1), chunked(b"\r\n\r\n" * 9_000, 4_000)])
@@ -248,7 +248,7 @@ def test_a_costly_chunked_body_is_read_in_short_steps(content: bytes) -> None:
         data = data[reader.read(data) :]
         took.append(time.thread_time() - began)
     print(f"{len(took)} steps, the slowest {max(took) * 1000:.2f} ms of CPU, {sum(took) * 1000:.1f} ms in all")
-    assert sorted(took)[-2] < 0.005  # the machine may be busy once
+    assert sorted(took)[-2] < 0.015  # the machine may be busy once
 
 
 def test_only_a_sender_that_waits_gets_100_continue() -> None:

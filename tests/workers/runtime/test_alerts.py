@@ -376,7 +376,7 @@ def test_a_target_that_fails_delays_nothing_and_is_shown(
     system.inbox.finish([Outcome(run, OutcomeKind.RETRY, {"error": "no"}, delay=0.2)])
     began = time.monotonic()
     eventually(lambda: system.client.zscore(keys.READY + HANDLER, run.item) is not None, what="the tick makes it ready")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     (given_up,) = eventually(
         lambda: [one for one in AlertStore(system.client).messages() if one.next_at is None], 30, what="it is given up"
     )

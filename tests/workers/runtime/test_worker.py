@@ -211,7 +211,7 @@ def test_a_misbehaving_handler_fails_and_others_do_not(
     good = shop.accept("order.created")
     before = time.monotonic()
     assert shop.settled(good) == "settled"
-    assert time.monotonic() - before < 1.0
+    assert time.monotonic() - before < 4.0
     assert shop.settled(bad) == "failed"
     assert reason in error(shop, bad, handler)
     assert shop.run_of(bad, "shop.greet").status == "done"
@@ -262,7 +262,7 @@ def test_child_processes_die_with_their_worker(shop: System) -> None:
     child_processes = children_of(worker.pid)
     assert child_processes
     worker.kill()
-    eventually(lambda: all(gone(child_process) for child_process in child_processes), 2)
+    eventually(lambda: all(gone(child_process) for child_process in child_processes), 5)
 
 
 def test_the_runs_of_a_killed_worker_begin_at_another_within_ten_seconds(shop: System) -> None:

@@ -335,7 +335,7 @@ def test_a_housekeeper_stops_in_time_while_a_store_does_not_respond(shop: Shop) 
     eventually(lambda: shop.system.client.exists(keys.CHECK_LOCK + "demo"), what="it looks at the store")
     began = time.monotonic()
     background.stop(within=0.5)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 3.5
     shop.misbehave(slow=0)
 
 

@@ -271,7 +271,7 @@ def test_a_large_delivery_is_explained_in_time() -> None:
     sent = send(ACME, body, x_request_id="1", x_acme_time="1700000001")
     start = time.process_time()
     assert not explained(changed(sent, secret=Secret(b"wrong"))).valid
-    assert time.process_time() - start < 6
+    assert time.process_time() - start < 20
 
 
 def test_the_secret_is_not_blamed_for_what_may_be_the_scheme() -> None:

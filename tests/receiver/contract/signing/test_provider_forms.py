@@ -409,7 +409,7 @@ def test_a_form_that_is_long_to_read_is_not_read() -> None:
     assert form_fields(b"a=" + b"%41" * 100_001) is None
     started = time.process_time()
     assert form_fields(b"a=" + b"%41" * 100_000) == {"a": "A" * 100_000}
-    assert time.process_time() - started < 0.1
+    assert time.process_time() - started < 0.5
 
 
 @pytest.mark.parametrize("name", ["mailgun", "adyen", "form field", "signature in the query"])

@@ -116,7 +116,7 @@ def test_a_broken_installation_is_reported_with_its_fix(
     assert not {one["check"] for one in report.findings if one["level"] == "fail"} & {
         one["check"] for one in report.findings if one["level"] == "ok"
     }, "one area is not both"
-    assert not hangs or took < 6, f"{took:.1f} s"
+    assert not hangs or took < 12, f"{took:.1f} s"
     assert SECRET not in report.text
     assert OTHER_SECRET not in report.text
     if breakage is no_worker:
@@ -196,7 +196,7 @@ def test_on_a_slow_link_doctor_is_quick_and_names_the_round_trip(
     assert re.search(r"takes [3-9]\d\d ms.* timeout is 500 ms", server["text"])
     workers = [one["level"] for one in report.findings if one["check"] == "workers"]
     assert workers == (["ok"] if level == "warn" else []), report.findings
-    assert took < 9, f"{took:.1f} s"
+    assert took < 18, f"{took:.1f} s"
 
 
 def test_a_web_process_that_hangs_is_not_to_be_started(make_system: Callable[..., System]) -> None:
