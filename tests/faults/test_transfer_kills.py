@@ -141,8 +141,9 @@ def figures(system: System) -> dict[str, object]:
 
 
 def found(system: System, *search: str) -> list[tuple[str, str]]:
-    shown = json.loads(system.run_cli("events", "list", *search, "--limit", "100", "--json").stdout)
-    return [(one["id"], one["status"]) for one in shown]
+    done = system.run_cli("events", "list", *search, "--limit", "100", "--json")
+    assert done.returncode == 0, done.stderr
+    return [(one["id"], one["status"]) for one in json.loads(done.stdout)]
 
 
 def replay_there(new: System, effects: Path, ids: list[str]) -> None:
