@@ -82,10 +82,10 @@ class AlertJudgement(NamedTuple):
         """The marks after this judgement. `counters` are those of stores now."""
         marks = {}
         for store, one in counters.items():
-            if refused := one["refused"]:
-                good = one["accepted"] + one["duplicates"]
-                mark = self.marks.get(store)
-                marks[store] = mark if mark and mark[0] == good and mark[1] <= refused else (good, refused)
+            good, refused = one["accepted"] + one["duplicates"], one["refused"]
+            # A store that the last judgement did not know had no delivery then. Before the first one, nothing is known.
+            mark = self.marks.get(store, (0, 0)) if self.number else (good, refused)
+            marks[store] = mark if mark[0] == good and mark[1] <= refused else (good, refused)
         return marks
 
 

@@ -89,10 +89,11 @@ def fail_mostly(system: System) -> None:
 
 def refuse(system: System, number: int) -> None:
     judge(system)
+    count_refused(system, number)
+
+
+def count_refused(system: System, number: int) -> None:
     buffer = CounterBuffer(system.client)
-    buffer.add("north", "refused", number=1)
-    buffer.flush()
-    judge(system)
     buffer.add("north", "refused", number=number)
     buffer.flush()
 
@@ -221,13 +222,33 @@ def test_a_failing_handler_without_attempts_goes_on_failing(make_system: Callabl
 def test_few_attempts_and_few_refusals_are_no_alert(make_system: Callable[..., System], target: Target) -> None:
     system = make_system(more=targets_of(target))
     run_attempts(system, OutcomeKind.FAILED, 9)
-    refuse(system, 18)
+    refuse(system, 19)
     assert judge(system) == []
-    buffer = CounterBuffer(system.client)
-    buffer.add("north", "refused", number=1)
-    buffer.flush()
+    count_refused(system, 1)
     system.accept()
     assert judge(system) == [], "one was accepted in between"
+
+
+def test_the_first_refusals_of_a_store_that_has_sent_events_are_counted(
+    make_system: Callable[..., System], target: Target
+) -> None:
+    system = make_system(more=targets_of(target))
+    system.accept()
+    refuse(system, 12)
+    assert judge(system) == []
+    count_refused(system, 8)
+    (fired,) = judge(system)
+    assert fired.alerts[0].text == "20 deliveries in a row were refused"
+
+
+def test_refusals_before_the_first_judgement_are_not_counted(make_system: Callable[..., System], target: Target) -> None:
+    system = make_system(more=targets_of(target))
+    count_refused(system, 25)
+    assert judge(system) == []
+    count_refused(system, 19)
+    assert judge(system) == []
+    count_refused(system, 1)
+    assert [one.rule for one in judge(system)] == ["refused_in_a_row"]
 
 
 def test_alerts_that_begin_together_are_one_message(make_system: Callable[..., System], target: Target) -> None:
