@@ -52,9 +52,9 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "LOOP_ITEMS, LOOP_BYTES = (101), 64 * 1024",
     ): "it says where a batch is read, not how; the tests take it from here",
     (
-        f"{SIGNING}/sources.py",
-        "if (name):  # `body`, or `form` without a field",
-    ): "no one calls it: a source without a name is the whole document, whatever was read",
+        "receiver/contract/intake.py",
+        """id_key, alone = b"id\\0" + delivery_id.encode("utf-8", ('surrogatepas')), scheme.dedupe == "id\"""",
+    ): "a body with half of a surrogate pair is unreadable, so no item has such an id",
     (
         f"{SIGNING}/signatures.py",
         "if separator in header_bytes(headers.get(name, ('x'))):",

@@ -12,12 +12,15 @@ import pytest
 from standardwebhooks import Webhook
 
 from receiver.contract.errors import REASONS, DeliveryRefused
-from receiver.contract.signing.signatures import PRESETS, Scheme, Secret, sign, verify
+from receiver.contract.signing import signatures
+from receiver.contract.signing.signatures import PRESETS, Scheme, Secret, find_secret, sign, verify
+from receiver.contract.signing.sources import reader
 from tests.support.deliveries import BODY, KEY, NOW, URL, WHOLE_BODY, Sent, send
 
 VECTORS = json.loads(Path(__file__).with_name("vectors.json").read_text())
 HELLO = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
 GITHUB = Secret(b"It's a Secret to Everybody")
+FINGERPRINT = "1e97e4"
 every_preset = pytest.mark.parametrize("preset", WHOLE_BODY.values(), ids=lambda preset: preset.name)
 
 
@@ -181,6 +184,27 @@ def test_an_old_secret_matches_until_it_expires() -> None:
 def test_a_secret_listed_as_expired_and_as_active_is_active() -> None:
     expired = replace(KEY, not_after=datetime.fromtimestamp(NOW, UTC) - timedelta(days=1))
     check(send(PRESETS["shopify"]), secrets=(expired, KEY))
+
+
+def test_of_equal_secrets_the_first_is_named() -> None:
+    both = [replace(KEY, origin="config.toml:4"), replace(KEY, origin="config.toml:5")]
+    scheme = PRESETS["github"]
+    found = find_secret(scheme, both, BODY, [KEY.macs[scheme.mac](BODY)], NOW)
+    assert found
+    assert found.origin == "config.toml:4"
+
+
+def test_people_see_six_characters_of_a_secret() -> None:
+    """They are in notes and tickets of operators, so they stay as they are."""
+    assert GITHUB.fingerprint == FINGERPRINT
+
+
+def test_a_source_without_a_name_is_the_whole_document() -> None:
+    assert reader(("body", ""))({}, {"id": 7}) == {"id": 7}
+
+
+def test_every_exported_name_is_there() -> None:
+    assert [name for name in signatures.__all__ if not hasattr(signatures, name)] == []
 
 
 @pytest.mark.parametrize(
