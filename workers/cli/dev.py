@@ -86,6 +86,8 @@ class Dev:
         self._handlers = handlers
         self._started = started
         self._max_events = events
+        self._quiet = bool(events and events > 50)
+        """Whether there are too many events for a line each."""
         self._client = connect_to(config.redis, timeout=2.0)
         self._events = EventQueries(self._client)
         self._supervisor = Supervisor(report=self._print_note, stop_seconds=STOP_SECONDS)
@@ -215,11 +217,6 @@ class Dev:
         for line in self._refused.lines():
             if not self._quiet:
                 output.line(line, indent=TIME_WIDTH)
-
-    @property
-    def _quiet(self) -> bool:
-        """Whether there are too many events for a line each."""
-        return bool(self._max_events and self._max_events > 50)
 
     def _print_next_commands(self) -> None:
         output.echo(f"First event handled after {time.monotonic() - self._started:.0f} s.")
