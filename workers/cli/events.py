@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -289,5 +289,11 @@ def _record_json(record: EventRecord) -> dict[str, Any]:
         payload = orjson.loads(record.body)
     except orjson.JSONDecodeError:
         payload = form_fields(record.body) or record.body.decode("utf-8", "replace")
-    about = {"signed_with": record.signed_with, "redacted": record.redacted, "erased_at": record.erased_at}
+    accepted_at = record.summary.accepted_at / 1e6
+    about = {
+        "accepted_at": datetime.fromtimestamp(accepted_at, UTC) if accepted_at else None,
+        "signed_with": record.signed_with,
+        "redacted": record.redacted,
+        "erased_at": record.erased_at,
+    }
     return {**asdict(record.summary), **about, "headers": record.headers, "payload": payload, "runs": record.runs}

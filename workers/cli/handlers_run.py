@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool, yes: bool) -> None:
     """Run one handler here, with this code. The inbox is not changed.
 
-    It asks for confirmation with --live and with --record.
+    It asks for confirmation with --live and with --record. Exit 1 if a worker would run it again or record a failure.
     """
     from workers.operations.local_run import LocalRun
 
@@ -60,7 +60,7 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool, yes
         import pdb as debugger  # noqa: T100  asked for with --pdb
 
         debugger.post_mortem(outcome.error.__traceback__)
-    if outcome.ending in (Ending.RAISED, Ending.FAILED):
+    if outcome.ending not in (Ending.DONE, Ending.DROPPED):
         raise click.exceptions.Exit(1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -125,7 +125,7 @@ def _show_found(found: Detection, files: Sequence[str], toml: str) -> None:
     for other in found.alternatives:
         comments.append("ambiguous: these captures also match with the following; capture a delivery where they differ")
         comments += [f"  {line}" for line in tomli_w.dumps(changes(other, found.scheme)).splitlines()]
-    output.echo("".join(f"# {harmless(line)}\n" for line in comments), nl=False)
+    _show_comments(comments)
     output.echo(toml, nl=False)
     for file, reading in zip(files, found.readings, strict=True):
         output.echo(f"\n# {harmless(file)} is read as")
@@ -140,15 +140,18 @@ def _show_found(found: Detection, files: Sequence[str], toml: str) -> None:
 
 
 def _show_tried(found: Detection, url: str) -> None:
-    output.line(output.state("fail", "no scheme matches with this secret"), ". Tried:")
-    for line in found.tried:
-        output.line("  ", line, indent=4)
-    for note in found.notes:
-        output.line("  but: ", note, indent=4)
-    output.echo()
-    output.line("Either the secret is wrong, or the body is not exactly the bytes that were sent.")
+    """As comments too, because the output may be added to a config; what to do is on standard error."""
+    _show_comments(["no scheme matches with this secret. Tried:", *(f"  {line}" for line in found.tried)])
+    _show_comments([f"  but: {note}" for note in found.notes])
     if not url:
-        output.line("If the store signs its URL, add it: --url https://hooks.example.com/webhooks/NAME")
+        example = "--url https://hooks.example.com/webhooks/NAME"
+        output.warn(f"No scheme was found without the URL. If the store signs its URL or path, add it: {example}")
+    otherwise = "No scheme was found: either" if url else "Otherwise"
+    output.warn(f"{otherwise} the secret is wrong, or the body is not exactly the bytes that were sent.")
+
+
+def _show_comments(lines: Iterable[str]) -> None:
+    output.echo("".join(f"# {harmless(line)}\n" for line in lines), nl=False)
 
 
 def _row(config: Config, one: Scheme) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class PastEvent:
     @cached_property
     def record(self) -> EventRecord:
         """The event and its runs as people see them. Raises ValueError for a damaged record."""
-        return read_record(self.id, self.fields, self.content)
+        return read_record(self.id, self.fields, self.content, self.accepted_at)
 
     @cached_property
     def event(self) -> Event:

@@ -242,11 +242,11 @@ class EventQueries:
 
     def event(self, event_id: str) -> EventRecord | None:
         """One event with its runs, which are one record. Raises DamagedRecord."""
-        fields, blob = self._read(event_id)
+        fields, blob, accepted_at = self._read(event_id)
         if not fields:
             return None
         try:
-            record = read_record(event_id, fields, blob, lambda handler: self._due_at(event_id, handler))
+            record = read_record(event_id, fields, blob, accepted_at, lambda handler: self._due_at(event_id, handler))
         except ValueError:
             raise DamagedRecord(event_id) from None
         return replace(record, runs=tuple(self._with_place(event_id, run) for run in record.runs))
@@ -258,17 +258,18 @@ class EventQueries:
 
     def as_event(self, event_id: str) -> Event | None:
         """An event as a handler receives it. None if it, or its body, was removed. Raises DamagedRecord."""
-        fields, blob = self._read(event_id)
+        fields, blob, _ = self._read(event_id)
         return read_event(event_id, fields, blob) if fields and blob else None
 
-    def _read(self, event_id: str) -> tuple[dict[bytes, bytes], bytes | None]:
+    def _read(self, event_id: str) -> tuple[dict[bytes, bytes], bytes | None, int]:
         pipeline = self.client.pipeline(transaction=False)
         pipeline.hgetall(keys.EVENT + event_id)
         pipeline.get(keys.BODY + event_id)
-        fields, blob = read_each(pipeline)
+        pipeline.zscore(keys.INDEX, event_id)
+        fields, blob, accepted_at = read_each(pipeline)
         if fields is None:
             raise DamagedRecord(event_id)
-        return ({}, None) if b"moved" in fields else (fields, blob)
+        return ({}, None, 0) if b"moved" in fields else (fields, blob, int(accepted_at or 0))
 
     def _newest(self, index: str, since: datetime | None, page: int = _PAGE) -> Iterator[EventSummary]:
         """Read a page at a time. Each begins after the last event of the one before: events that are accepted, removed
@@ -321,16 +322,14 @@ def read_record(
     event_id: str,
     fields: Mapping[bytes, bytes],
     blob: bytes | None,
+    accepted_at: int,
     due_at: Callable[[str], datetime | None] = lambda _: None,
 ) -> EventRecord:
-    """An event from its record and body. `due_at` is asked when a handler's run begins that waits until later.
-
-    Raises ValueError for a damaged record.
-    """
+    """`due_at` is asked when a handler's run begins that waits until later. Raises ValueError for a damaged record."""
     headers, body = unpack(blob)
     reason = fields.get(b"reason")
     runs, secret = read_runs(event_id, fields, due_at), fields.get(b"secret", b"").decode()
-    summary = read_summary(event_id, fields)
+    summary = read_summary(event_id, fields, accepted_at)
     redacted = read_event(event_id, fields, blob).redacted
     erased = fields.get(b"erased")
     erased_at = from_ms(to_number(erased.split()[0])) if erased else None

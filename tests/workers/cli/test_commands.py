@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def test_events_list_and_show_read_back_as_json(system: System) -> None:
     assert shown["payload"]["data"] == {"id": 7, "total": "1.00"}
     assert shown["headers"]["webhook-id"] == "msg_1"
     assert len(shown["signed_with"]) == 6
+    received, accepted = (datetime.fromisoformat(shown[name]) for name in ("received_at", "accepted_at"))
+    assert abs(accepted - received).total_seconds() < 60
     assert shown["runs"][0].pop("ended_at").startswith("20")
     assert shown["runs"] == [
         {

@@ -331,6 +331,8 @@ def test_the_toml_that_detect_prints_works(tmp_path: Path, number: int) -> None:
     assert nothing.returncode == 1
     assert "no scheme matches with this secret. Tried:" in nothing.stdout
     assert "presets" in nothing.stdout
+    assert tomllib.loads(nothing.stdout) == {}, "it may be added to a config"
+    assert nothing.stderr.index("--url https://") < nothing.stderr.index("the secret is wrong")
 
 
 def test_detect_shows_what_it_reads_from_each_capture(tmp_path: Path) -> None:

@@ -332,8 +332,12 @@ def test_handlers_run_runs_locally_and_stores_nothing(make_system: Callable[...,
 
 
 def test_handlers_run_shows_where_it_failed(make_system: Callable[..., System]) -> None:
-    text = "from workers import Router\nrouter = Router('shop')\n"
-    system = make_system(plugin=text + "@router.on('*')\ndef bad(event, ctx):\n    return event.data['x']\n")
+    text = "from workers import Retry, Router\nrouter = Router('shop')\n"
+    text += "@router.on('*')\ndef bad(event, ctx):\n    return event.data['x']\n"
+    text += "@router.on('*')\ndef later(event, ctx):\n    raise Retry('the warehouse is closed')\n"
+    system = make_system(plugin=text)
+    later = system.run_cli("handlers", "run", "shop.later", "--event", system.accept())
+    assert (later.returncode, "the warehouse is closed" in later.stdout) == (1, True), later.stdout + later.stderr
     done = system.run_cli("handlers", "run", "shop.bad", "--event", system.accept())
     assert done.returncode == 1
     assert "KeyError: 'x'" in done.stdout

@@ -241,7 +241,7 @@ def test_the_first_refusals_of_a_store_that_has_sent_events_are_counted(
     assert fired.alerts[0].text == "20 deliveries in a row were refused"
 
 
-def test_refusals_before_the_first_judgement_are_not_counted(make_system: Callable[..., System], target: Target) -> None:
+def test_refusals_before_the_first_judgement_do_not_count(make_system: Callable[..., System], target: Target) -> None:
     system = make_system(more=targets_of(target))
     count_refused(system, 25)
     assert judge(system) == []
