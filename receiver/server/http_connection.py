@@ -45,8 +45,11 @@ SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 SLOW_SENDER = 4096
 """Bytes in a second. A request that arrives as fast keeps its connection when some must end for new ones."""
-SECONDS_OF_BYTE = 1e-8
-"""Of the processor, for reading. An ordinary request, also one in chunks, takes less."""
+AHEAD_SECONDS = 1.0
+"""For how long a sender may pause that has sent as much before."""
+SECONDS_OF_BYTE, SECONDS_OF_PIECE = 1e-8, 6e-5
+"""Of the processor, for reading what is received at once. An ordinary request takes a third, also one in chunks and in
+packets of 512 bytes. Packets that are full of chunks of one byte take three times as long."""
 COSTLY_SECONDS = 0.001
 HOLD_SECONDS = 4.0
 """A request that arrives within this time keeps its bytes when some must be refused, whatever its size."""
@@ -155,11 +158,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Of its head and body."""
         self.waiting_since = self.holding_since = 0.0
         """When this connection and its bytes began to wait for its sender: each byte moves them on by the time that it
-        may take, but not into the future. So what is sent now counts, not much at first or a byte now and then."""
+        may take, but not far into the future. So what is sent now counts, not much at first or a byte now and then."""
         self.has_step, self.scheduled_at = False, 0.0
         """Whether a step of this connection is waiting for its turn, and since when."""
         self.spent = 0.0
-        """Seconds of the processor that its steps have taken for this request, beyond SECONDS_OF_BYTE."""
+        """Seconds of the processor that its steps have taken for this request, beyond what its bytes may take."""
         self._receives = True
         self._ended = self._paused = self._closing = False
 
@@ -192,9 +195,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             if not data.strip(b"\r\n"):  # nothing has begun, and the connection is as old as before
                 return
             self._enter("receiving", self._others.read_seconds)
-        else:
-            self.waiting_since = min(now, self.waiting_since + size / SLOW_SENDER)
-            self.holding_since = min(now, self.holding_since + HOLD_SECONDS * size / (self.held_bytes + size))
+        self.waiting_since = min(now + AHEAD_SECONDS, self.waiting_since + size / SLOW_SENDER)
+        self.holding_since = min(now, self.holding_since + HOLD_SECONDS * size / (self.held_bytes + size))
+        self.spent = max(0.0, self.spent - SECONDS_OF_PIECE - SECONDS_OF_BYTE * size)
         self._unread = self._unread + data if self._unread else data
         if self.reader.missing and self.state == "receiving":  # such a part is only appended
             before = self.reader.held_bytes
@@ -245,7 +248,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         now = monotonic()
         waited = now - self.scheduled_at  # its sender need not be faster because others keep us busy
         self.deadline += waited
-        self.waiting_since = min(now, self.waiting_since + waited)
+        self.waiting_since = min(now + AHEAD_SECONDS, self.waiting_since + waited)
         self.holding_since = min(now, self.holding_since + waited)
         try:
             if self.state == "complete" and self._request:
@@ -260,8 +263,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         reader = self.reader
         size = reader.read(self._unread) if self._unread else 0
         self._unread = self._unread[size:]
-        if self.spent:
-            self.spent = max(0.0, self.spent - SECONDS_OF_BYTE * size)
         if reader.fault:
             self.refuse(reader.fault)
         elif reader.request:

@@ -46,7 +46,7 @@ class LoopWorker(Worker):
         asyncio.set_event_loop(self._loop)
         self._compose()
         self._accepting: dict[asyncio.Task[Any], HttpConnection] = {}
-        self._accept_at_once = ACCEPT_AT_ONCE
+        self._times_more = 1
         self._loop.add_signal_handler(signal.SIGTERM, self._stop)
         for number in (signal.SIGINT, signal.SIGQUIT):
             self._loop.add_signal_handler(number, self._loop.stop)
@@ -73,11 +73,12 @@ class LoopWorker(Worker):
             self._loop.add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: Any) -> None:
-        """Accept a few connections: the others in the queue may be for another process. Accept more each time that
-        some are left: while the loop is busy, cheap connections would keep senders waiting in a full queue."""
-        space = min(self._connections.free - self._arriving(), self._accept_at_once)
+        """Accept a few connections: the others in the queue may be for another process. Accept more, and make space for
+        more, each time that some are left: while the loop is busy, cheap connections would keep senders waiting in a
+        full queue."""
+        space = min(self._connections.free - self._arriving(), ACCEPT_AT_ONCE * self._times_more, MOST_AT_ONCE)
         if space <= 0:
-            self._connections.make_space(self._accept_at_once // ACCEPT_AT_ONCE)
+            self._connections.make_space(self._times_more)
             if self._connections.crowded:
                 self._loop.remove_reader(listener)  # until the next check
             return
@@ -87,14 +88,14 @@ class LoopWorker(Worker):
             except OSError as error:  # there are no more, the sender is gone, or there are no descriptors
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self._connections.end_oldest(1)
-                self._accept_at_once = ACCEPT_AT_ONCE
+                self._times_more = 1
                 break
             connection = HttpConnection(self._connections)
             task = self._loop.create_task(self._loop.connect_accepted_socket(partial(_given, connection), sock))
             self._accepting[task] = connection
             task.add_done_callback(self._on_accepted)
         else:
-            self._accept_at_once = min(2 * self._accept_at_once, MOST_AT_ONCE)
+            self._times_more = min(2 * self._times_more, MOST_AT_ONCE)
 
     def _arriving(self) -> int:
         """How many accepted connections are not among the open ones yet."""
