@@ -25,6 +25,9 @@ _SHORT = {"\b": b"b", "\f": b"f", "\n": b"n", "\r": b"r", "\t": b"t", '"': b'"',
 """Characters that have a short escape in JSON."""
 _BEGINS = rb"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2})|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4}))"
 """No letter or digit is before it, or one that ends an escape."""
+_ENDS = rb"(?![A-Za-z0-9])"
+_NOT_LONGER = rb"(?<![A-Za-z0-9][.+])(?<![A-Za-z0-9]%2[Bb])", rb"(?!\.[A-Za-z0-9])"
+"""An email address that begins with `mary.` or ends with `.au` is another person's."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ class Subject:
 
     @cached_property
     def _pattern(self) -> re.Pattern[bytes]:
-        return re.compile(_BEGINS + b"".join(map(_written, self.value)) + rb"(?![A-Za-z0-9])")
+        before, after = _NOT_LONGER if "@" in self.value else (b"", b"")
+        return re.compile(_BEGINS + before + b"".join(map(_written, self.value)) + _ENDS + after)
 
 
 def _written(character: str) -> bytes:
