@@ -117,8 +117,8 @@ def build(cls: type[T], fields: dict[str, Any]) -> T:
 class Event:
     """One event of one store: a product, order or customer was created, changed or deleted.
 
-    `data` is the resource as plain JSON, the same for every store; `record` is the resource with typed fields and
-    exact money; `payload` and `body` are the whole delivery. An event is read-only.
+    `data` is the resource as plain JSON, with the store's own field names; `record` is the resource with the same typed
+    fields for every store, and exact money; `payload` and `body` are the whole delivery. An event is read-only.
     """
 
     id: str

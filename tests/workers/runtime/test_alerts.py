@@ -136,7 +136,7 @@ CASES = [
     Case(
         "failing",
         HANDLER,
-        "80% of 15 attempts failed",
+        "80% of the last 15 attempts failed",
         f"/failures?handler={HANDLER}",
         fail_mostly,
         lambda system: run_attempts(system, OutcomeKind.DONE, 50),
@@ -286,7 +286,7 @@ MESSAGE = AlertMessage(
     "ops",
     "failing",
     "fired",
-    (Alert("failing", "erp.export", "80% of 40 attempts failed in the last minutes", SINCE),),
+    (Alert("failing", "erp.export", "80% of the last 40 attempts failed", SINCE),),
     1,
     SINCE,
 )
@@ -315,7 +315,7 @@ def test_a_webhook_is_signed_and_says_what_the_page_says(make_system: Callable[.
 def test_slack_gets_text_with_a_link(make_system: Callable[..., System], target: Target) -> None:
     system = make_system(more=targets_of(target))
     text = sent(system, target, "slack")["text"]
-    assert text.startswith("storehooks: A handler fails\nerp.export: 80% of 40")
+    assert text.startswith("storehooks: A handler fails\nerp.export: 80% of the last 40")
     assert text.endswith(f"<{system.config.console.address}/failures?handler=erp.export|Open the console>")
 
 

@@ -56,7 +56,7 @@ def _failing(config: Config, client: Redis) -> Found:
         failed = sum(runs.outcomes.get(kind, 0) for kind in FAILING)
         fewest = 1 if handler in firing else FEWEST_ATTEMPTS
         if attempts >= fewest and failed >= share * attempts:
-            yield handler, f"{failed / attempts:.0%} of {counted(attempts, 'attempt')} failed in the last minutes"
+            yield handler, f"{failed / attempts:.0%} of the last {counted(attempts, 'attempt')} failed"
         elif not attempts and handler in firing:
             yield handler, firing[handler]
 
