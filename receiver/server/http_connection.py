@@ -45,8 +45,8 @@ SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 SLOW_SENDER = 4096
 """Bytes in a second. A request that arrives as fast keeps its connection when some must end for new ones."""
-AHEAD_SECONDS = 1.0
-"""For how long a sender may pause that has sent as much before."""
+AHEAD_SECONDS = 0.7
+"""For how long a sender may pause that has sent as much before, or that has not begun."""
 SECONDS_OF_BYTE, SECONDS_OF_PIECE = 1e-8, 6e-5
 """Of the processor, for reading what is received at once. An ordinary request takes a third, also one in chunks and in
 packets of 512 bytes. Packets that are full of chunks of one byte take three times as long."""
@@ -229,7 +229,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _enter(self, state: State, seconds: float) -> None:
         """`deadline` is when it must have left the state."""
         self.state, self.since = state, monotonic()
-        self.waiting_since = self.holding_since = self.since
+        self.waiting_since = self.since + (AHEAD_SECONDS if state == "idle" else 0.0)
+        self.holding_since = self.since
         self.spent = 0.0
         self.deadline = self.since + seconds
 

@@ -203,6 +203,22 @@ def test_a_delivery_in_pieces_keeps_its_connection_while_others_send_hardly_as_m
     assert new.state == "idle", "what it has sent does not count for long"
 
 
+def test_a_sender_may_begin_a_moment_after_it_has_connected_while_others_send_much(clock: Clock) -> None:
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=100_000, read_seconds=10)
+    others = [arriving(connections, request(body=b"x" * 60_000)[:8_000]) for _ in range(3)]
+    for one in others:
+        work_off(one)
+        receive(one, b"x" * 8_000)
+    clock.now += 0.1
+    new = HttpConnection(connections)
+    new.connection_made(transport())
+    clock.now += 0.1
+    connections.end_oldest(1)
+    loop.close()
+    assert new.state == "idle"
+
+
 def test_a_request_that_takes_long_to_read_ends_for_new_connections_although_it_waits_for_its_turn() -> None:
     """220 of them, in blank lines as chunks, kept all new senders out for five seconds of the process's own time."""
     loop = asyncio.new_event_loop()
