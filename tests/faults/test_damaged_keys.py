@@ -39,7 +39,7 @@ OF_RQ = {
 OF_ONE_EVENT = (
     *("e:", "b:", "d:", "same:", "spool_counted:", "replay:", "o:", "st:", "plugin_fault:", "sub:lock:", "queued:"),
     *("session:", "link:", "login:", "wait:"),
-    *("runs:", "runs_counted:", "bulk:", "erasure:"),
+    *("runs:", "runs_counted:", "bulk:"),
 )
 """Keys of one event, delivery, order key, process, login or bulk action, which doctor does not search for."""
 Run = Callable[[str], tuple[object, str, str]]

@@ -53,6 +53,7 @@ _LOST = {
     "audit": "without it, what people did before is not listed",
     "failures_end": "without it, failures are removed by age some days later",
     "imported": "without it, a repeated import brings again what was deleted or resumed since",
+    "erasures": "without it, an erasure that was interrupted begins anew",
     "receipts": "without it, past erasures are not listed",
     "removed": "without it, removed stores are repaired again by workers with an old config",
 }

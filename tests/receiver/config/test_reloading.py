@@ -42,6 +42,7 @@ RELOADS = {
     "workers/runtime/housekeeper.py": "the housekeeper",
     "workers/console/web_process.py": "the console",
     "workers/storeapi/sandbox/process.py": "the sandbox",
+    "workers/cli/dev.py": "dev",
 }
 
 
