@@ -29,6 +29,7 @@ def adopt(old: Config, new: Config, *, keep: str = SERVICE) -> tuple[Config, lis
 def redis_variables(config: Config) -> dict[str, str]:
     """The environment in which a program that is started later uses the same server, whatever the config file says."""
     table = {name: one.get_secret_value() if isinstance(one, SecretStr) else one for name, one in config.redis}
+    table["data_dir"] = str(config.data_dir)  # a variable may not follow the working directory
     return {f"{ENV_PREFIX}REDIS": json.dumps(table)}
 
 

@@ -29,6 +29,16 @@ def test_a_program_started_with_the_variables_has_the_same_server(tmp_path: Path
     assert later.data_dir == tmp_path / "mine"
 
 
+def test_a_config_file_that_is_named_by_a_relative_path_gives_the_same_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`storehooks dev` beside its config.toml: no process that it started accepted the variable."""
+    (tmp_path / "config.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    started = config.load(Path("config.toml"), {})
+    assert config.load(Path("config.toml"), redis_variables(started)).data_dir == tmp_path / "data" == started.data_dir
+
+
 @pytest.mark.full
 def test_events_before_and_after_a_hup_with_another_server_are_all_handled(
     make_system: Callable[..., System], own_redis: Server, tmp_path: Path
