@@ -82,7 +82,7 @@ def test_each_run_is_replayed_once_whatever_is_killed(tmp_path: Path, number: in
 
 
 @pytest.mark.full
-def test_a_stop_in_the_console_ends_it_at_once(tmp_path: Path) -> None:
+def test_a_stop_in_the_console_ends_it_within_two_seconds(tmp_path: Path) -> None:
     with running_console(tmp_path, "housekeeper") as console:
         items = fail_many(console.system, 3_000)
         browser = console.browser().log_in()
@@ -90,7 +90,7 @@ def test_a_stop_in_the_console_ends_it_at_once(tmp_path: Path) -> None:
         eventually(lambda: the(console, action_id).changed > 0, what="the first step")
         began = time.monotonic()
         assert "stopped" in browser.press(f"/failures/actions/{action_id}/stop")
-        assert time.monotonic() - began < 4, "all of them would take 6 s"
+        assert time.monotonic() - began < 2
         replayed = sum(replays(console.system, items))
         assert 0 < replayed < 3_000
         stopped = time.monotonic()

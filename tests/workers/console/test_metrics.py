@@ -280,5 +280,5 @@ def test_a_scrape_of_a_large_system_is_fast_and_small(
         print(f"\nscrape: {wall * 1000:.0f} ms, {cpu * 1000:.0f} ms of CPU time, {size / 1e6:.2f} MB")
     assert sum(samples["storehooks_events"].values()) == EVENTS
     assert len(samples["storehooks_run_duration_seconds_count"]) == HANDLERS
-    assert cpu < 0.9, "the time on the wall is also that of other processes"
+    assert cpu < 0.3, "the time on the wall is also that of other processes"
     assert size < 2_000_000
