@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections import OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -13,15 +14,27 @@ from gunicorn.util import split_request_uri, unquote_to_wsgi_str
 from receiver.delivery.answers import Answer
 from receiver.server.http_connection import HttpConnection
 from receiver.server.request_reader import HttpRequest
+from receiver.server.turns import next_in_turn
 
 
 class FlaskBridge:
     def __init__(self, app: Flask, loop: asyncio.AbstractEventLoop, threads: int) -> None:
         self._app, self._loop = app, loop
-        self._threads = ThreadPoolExecutor(threads, "flask")
+        self._threads, self._free = ThreadPoolExecutor(threads, "flask"), threads
+        self._waiting: OrderedDict[str, deque[tuple[HttpConnection, dict[str, Any]]]] = OrderedDict()
+        """By sender, for a free thread: a flood of one must not delay the proxy that asks whether we are ready."""
 
     def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
-        done = self._threads.submit(self._call, environ(request, connection.address))
+        variables = environ(request, connection.address)  # first: it may raise
+        self._waiting.setdefault(connection.sender, deque()).append((connection, variables))
+        self._submit_next()
+
+    def _submit_next(self) -> None:
+        if not (self._free and self._waiting):
+            return
+        self._free -= 1
+        connection, variables = next_in_turn(self._waiting, deque.popleft)
+        done = self._threads.submit(self._call, variables)
         done.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._on_done, connection, future))
 
     def _call(self, variables: dict[str, Any]) -> Answer:
@@ -31,6 +44,8 @@ class FlaskBridge:
             return Answer(response.status_code, response.get_data(), response.content_type or "", headers)
 
     def _on_done(self, connection: HttpConnection, future: Future[Answer]) -> None:
+        self._free += 1
+        self._submit_next()
         try:
             connection.answer(future.result())
         except Exception:  # noqa: BLE001  logged there

@@ -13,9 +13,11 @@ import asyncio
 import fcntl
 import resource
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
+from ipaddress import IPv6Network
 from itertools import islice
 from math import inf
 from termios import FIONREAD
@@ -112,11 +114,12 @@ class OpenConnections:
 
     def end_oldest(self, count: int) -> int:
         """End connections for new ones, at most this number, and return how many: first those that linger or take long
-        to read, then those that have waited for their sender longest. Any other request that has arrived is answered,
-        also if the loop has not received it yet."""
+        to read, then those of the sender who has most, and of these, those that have waited for it longest. Any other
+        request that has arrived is answered, also if the loop has not received it yet."""
         waiting = [one for one in self.all if one.state in MAY_END and may_be_late(one)]
         burdens = {one for one in waiting if one.state == "lingering" or is_costly(one)}
-        waiting.sort(key=lambda one: (one not in burdens, one.waiting_since))
+        owned = Counter(one.sender for one in self.all)
+        waiting.sort(key=lambda one: (one not in burdens, -owned[one.sender], one.waiting_since))
         ending = (one for one in waiting if one in burdens or not unreceived_bytes(one.transport))
         chosen = list(islice(ending, max(0, count)))
         for connection in chosen:
@@ -134,7 +137,10 @@ class OpenConnections:
         receiving = [one for one in self.all if one.state == "receiving"] if excess > 0 else []
         excess = min(excess, sum(map(held.__getitem__, receiving)) - MAX_HELD_BYTES // 4)
         large = [one for one in receiving if held[one] > RECEIVE_BYTES]
-        for connection in sorted(large, key=lambda one: held_since(one, now)):
+        owned = Counter[str]()
+        for one in large:
+            owned[one.sender] += held[one]
+        for connection in sorted(large, key=lambda one: (-owned[one.sender], held_since(one, now))):
             if excess > 0:
                 excess -= held[connection]
                 connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -177,6 +183,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(0)  # `pause_writing` then says that an answer is not sent yet
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else str(peer or "")
+        self.sender = sender_at(self.address)
         self._enter("idle", self._others.read_seconds)
         self._others.all.add(self)
 
@@ -342,6 +349,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             with suppress(OSError):  # the sender is gone
                 self.transport.write_eof()
         self._receive_more(True)
+
+
+def sender_at(address: str) -> str:
+    """Who sends from this address. One sender usually has the last 64 bits of IPv6 to itself."""
+    try:
+        return str(IPv6Network((address.partition("%")[0], 64), strict=False)) if ":" in address else address
+    except ValueError:  # the path of a socket
+        return address
 
 
 def end(connection: HttpConnection) -> None:

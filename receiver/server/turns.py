@@ -3,17 +3,20 @@
 What is over waits for the next turn, and the loop receives and sends in between. Small requests come first: a large one
 takes longer than all small ones that arrive with it. Large is also what has taken long, whatever its size: the time of
 each step is measured. Half of each turn is for large ones, and of these, what has taken least comes first.
+
+Senders take turns, by their address: the work of one that fills the process with connections waits for itself, and that
+of others hardly. Behind a proxy all have one address, and the proxy limits them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sized
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic, thread_time
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 TURN_SECONDS = 0.005
 SMALL_BYTES = 16 * 1024
@@ -29,6 +32,7 @@ for ever."""
 class Stepwise(Protocol):
     """Work that is done in steps."""
 
+    sender: str
     since: float
     """When it began."""
     spent: float
@@ -43,8 +47,8 @@ class Turns:
         self._loop = loop
         self.at_end: Callable[[], None] = lambda: None
         self._added: deque[tuple[Stepwise, int]] = deque()
-        self._small: deque[Stepwise] = deque()
-        self._large: list[tuple[float, int, Stepwise]] = []
+        self._small: OrderedDict[str, deque[Stepwise]] = OrderedDict()
+        self._large: OrderedDict[str, list[tuple[float, int, Stepwise]]] = OrderedDict()
         self._number = count()
         self._scheduled = False
 
@@ -61,11 +65,11 @@ class Turns:
         until = monotonic() + TURN_SECONDS
         small_until = until - TURN_SECONDS / 2 if large else until
         while small and monotonic() < small_until:
-            self._do(small.popleft())
+            self._do(next_in_turn(small, deque.popleft))
         if large:
-            self._do(heappop(large)[2])
+            self._do(next_in_turn(large, heappop)[2])
         while large and monotonic() < until:
-            self._do(heappop(large)[2])
+            self._do(next_in_turn(large, heappop)[2])
         self._scheduled = bool(small or large)
         if self._scheduled:
             self._loop.call_soon(self._run)
@@ -83,6 +87,20 @@ class Turns:
         while self._added:
             one, size = self._added.popleft()
             if size <= SMALL_BYTES and one.spent < SMALL_SECONDS:
-                self._small.append(one)
+                self._small.setdefault(one.sender, deque()).append(one)
             else:
-                heappush(self._large, (one.since + DELAY * one.spent, next(self._number), one))
+                line = self._large.setdefault(one.sender, [])
+                heappush(line, (one.since + DELAY * one.spent, next(self._number), one))
+
+
+Line = TypeVar("Line", bound=Sized)
+Item = TypeVar("Item")
+
+
+def next_in_turn(lines: OrderedDict[str, Line], take: Callable[[Line], Item]) -> Item:
+    """Take one from the line of the sender whose turn it is. The others come before its next one."""
+    sender, line = lines.popitem(last=False)
+    item = take(line)
+    if line:
+        lines[sender] = line
+    return item

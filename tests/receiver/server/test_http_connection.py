@@ -26,6 +26,7 @@ from receiver.server.http_connection import (
 )
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import Turns
+from tests.support.made_connections import arriving, receive, transport
 from tests.support.raw_http import chunked, request
 
 
@@ -263,6 +264,7 @@ def test_what_has_taken_long_waits_for_what_has_not_and_a_large_delivery_for_few
     class Work:
         def __init__(self, name: str, size: int, steps: int, took: float, since: float = 0.0) -> None:
             self.name, self.size, self.steps, self.took, self.since, self.spent = name, size, steps, took, since, 0.0
+            self.sender = "192.0.2.1"
             turns.add(self, size)
 
         def step(self) -> None:
@@ -311,29 +313,9 @@ def test_the_time_in_which_a_connection_waits_for_its_turn_is_not_its_senders() 
 CHUNKED = b"POST /webhooks/north HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def transport(connected: socket.socket | None = None) -> Mock:
-    """Without a socket, that of a sender from whom nothing waits in the kernel."""
-    fileno = connected.fileno() if connected else -1
-    return Mock(is_closing=lambda: False, get_extra_info=lambda _: Mock(fileno=lambda: fileno))
-
-
-def arriving(connections: OpenConnections, data: bytes) -> HttpConnection:
-    connection = HttpConnection(connections)
-    connection.connection_made(transport())
-    receive(connection, data)
-    return connection
-
-
 def work_off(connection: HttpConnection) -> None:
     while connection.has_step:
         connection.step()
-
-
-def receive(connection: HttpConnection, data: bytes) -> None:
-    for at in range(0, len(data), RECEIVE_BYTES):
-        piece = data[at : at + RECEIVE_BYTES]
-        connection.get_buffer(-1)[: len(piece)] = piece
-        connection.buffer_updated(len(piece))
 
 
 def test_a_connection_that_is_lost_is_not_read_any_more() -> None:

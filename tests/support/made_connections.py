@@ -1,0 +1,28 @@
+"""Connections of a process without a network: their bytes are given to them."""
+
+from __future__ import annotations
+
+import socket
+from unittest.mock import Mock
+
+from receiver.server.http_connection import RECEIVE_BYTES, HttpConnection, OpenConnections
+
+
+def transport(connected: socket.socket | None = None, address: str = "192.0.2.1") -> Mock:
+    """Without a socket, that of a sender from whom nothing waits in the kernel."""
+    about = {"socket": Mock(fileno=lambda: connected.fileno() if connected else -1), "peername": (address, 50_000)}
+    return Mock(is_closing=lambda: False, get_extra_info=about.__getitem__)
+
+
+def arriving(connections: OpenConnections, data: bytes, address: str = "192.0.2.1") -> HttpConnection:
+    connection = HttpConnection(connections)
+    connection.connection_made(transport(address=address))
+    receive(connection, data)
+    return connection
+
+
+def receive(connection: HttpConnection, data: bytes) -> None:
+    for at in range(0, len(data), RECEIVE_BYTES):
+        piece = data[at : at + RECEIVE_BYTES]
+        connection.get_buffer(-1)[: len(piece)] = piece
+        connection.buffer_updated(len(piece))
