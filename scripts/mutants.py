@@ -59,6 +59,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         f"{SIGNING}/signatures.py",
         "if separator in header_bytes(headers.get(name, ('x'))):",
     ): "a delivery without this header is refused before, since the header is signed",
+    (
+        f"{SIGNING}/sources.py",
+        "return text.encode(('latin-'))",
+    ): "Python knows this codec by that name, too",
 }
 """(line, as it is after the change) of mutants that change nothing that can be observed, and why."""
 

@@ -263,6 +263,13 @@ def test_at_most_64_headers_are_stored() -> None:
     assert len(accept(BODY_ONLY, **{f"x_{number}": "y" for number in range(100)}).event.headers) == 64
 
 
+def test_a_delivery_that_is_made_without_its_bytes_stands_alone_under_its_id() -> None:
+    """One that is edited, brought in or read from the spool: another body under its id is no other event of its own."""
+    read = accept(BODY_ONLY)
+    made = Delivery(read.event, read.theirs)
+    assert (made.first_id, made.others_count, made.rest) == ("", False, ())
+
+
 @pytest.mark.parametrize(
     ("written", "year"),
     [
@@ -271,6 +278,8 @@ def test_at_most_64_headers_are_stored() -> None:
         (1700000000, 2023),
         (1700000000.25, 2023),
         (1700000000000, 2023),
+        (10**11, 5138),
+        (10**11 + 1, 1973),
         ("1700000000", 2023),
         ("yesterday", None),
         ("0001-01-01T00:00:00+14:00", None),

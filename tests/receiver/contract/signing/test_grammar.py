@@ -9,8 +9,9 @@ import pytest
 
 from receiver.config import Config, load
 from receiver.contract.errors import ConfigError
-from receiver.contract.signing.grammar import Scheme, SchemeError, Sources
+from receiver.contract.signing.grammar import Scheme, SchemeError, Sources, encode_secret
 from receiver.contract.signing.signatures import PRESETS
+from receiver.contract.signing.sources import parse_source, written
 
 STORE = """
 [stores.north]
@@ -213,3 +214,25 @@ def test_more_than_16_secrets_are_refused(tmp_path: Path) -> None:
 
 def test_an_empty_secret_in_the_config_is_refused(tmp_path: Path) -> None:
     assert "it is empty" in error_of(tmp_path, '[stores.north]\nscheme = "github"\nsigning_secrets = [""]\n')
+
+
+@pytest.mark.parametrize(
+    ("scheme", "text"),
+    [
+        (PRESETS["standard-webhooks"], "whsec_AAEC/w=="),
+        (Scheme("own", secret_encoding="hex", secret_prefix="key-"), "key-000102ff"),
+        (PRESETS["github"], "000102ff"),
+    ],
+)
+def test_a_new_key_is_written_in_the_form_of_its_scheme(scheme: Scheme, text: str) -> None:
+    assert encode_secret(scheme, b"\0\1\2\xff") == text
+    assert scheme.key_of(text) == (text.encode() if scheme.secret_encoding == "utf8" else b"\0\1\2\xff")
+
+
+@pytest.mark.parametrize("source", ["header:x-topic", "query:topic", "json:a.b", "json:?a", "body", "const:order.paid"])
+def test_a_source_is_shown_as_it_is_written(source: str) -> None:
+    assert written(parse_source(source)) == source
+
+
+def test_without_a_word_about_repetitions_the_body_counts_for_the_id() -> None:
+    assert Scheme("own").dedupe == "id+body"
