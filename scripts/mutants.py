@@ -12,7 +12,6 @@ import argparse
 import ast
 import copy
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -20,6 +19,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from queue import Queue
 from typing import NamedTuple
@@ -109,7 +110,7 @@ def _behaviour(tree: ast.AST) -> Iterator[ast.AST]:
         if name in ("annotation", "returns", "decorator_list") or isinstance(tree, ast.JoinedStr):
             continue
         for node in value if isinstance(value, list) else [value]:
-            if isinstance(node, ast.AST) and not _is_text(node):
+            if isinstance(node, ast.AST) and not _is_text(node) and not _is_list_of_names(node):
                 yield node
                 if not isinstance(node, ast.Raise | ast.Import | ast.ImportFrom):
                     yield from _behaviour(node)
@@ -117,6 +118,11 @@ def _behaviour(tree: ast.AST) -> Iterator[ast.AST]:
 
 def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_list_of_names(node: ast.AST) -> bool:
+    """Of `__all__`, which only tools read."""
+    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
 
 
 def _changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -162,11 +168,13 @@ def _replaced(path: str, lines: list[str], node: ast.AST, text: str) -> Mutant:
 
 
 def choose(number: int, seed: int) -> list[Mutant]:
-    """The same for the same code and seed. Each compiles."""
-    chance = random.Random(seed)  # noqa: S311  not for secrets
-    every = [one for path in MUTATED for one in mutants_of(path)]
-    valid = [one for one in chance.sample(every, min(len(every), number + 20)) if _compiles(one.source)]
-    return valid[:number]
+    """The same for the same seed, also after other lines were edited. Each compiles."""
+
+    def chance(one: Mutant) -> bytes:
+        return sha256(f"{seed} {one.path} {one.before} {one.after}".encode()).digest()
+
+    every = sorted((one for path in MUTATED for one in mutants_of(path)), key=chance)
+    return list(islice((one for one in every if _compiles(one.source)), number))
 
 
 def _compiles(source: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.event import event_id
+from receiver.contract.event import Event, event_id
 from receiver.contract.intake import MAX_DEPTH, Delivery, receive
 from receiver.contract.signing.grammar import Scheme, Sources
 from receiver.contract.signing.signatures import PRESETS
@@ -268,6 +268,13 @@ def test_a_delivery_that_is_made_without_its_bytes_stands_alone_under_its_id() -
     read = accept(BODY_ONLY)
     made = Delivery(read.event, read.theirs)
     assert (made.first_id, made.others_count, made.rest) == ("", False, ())
+
+
+def test_a_delivery_and_its_event_have_every_field_and_no_other() -> None:
+    """They are built without their constructors, which take longer than reading."""
+    delivery = accept(BODY_ONLY)
+    assert set(vars(delivery)) == {one.name for one in fields(Delivery)}
+    assert set(vars(delivery.event)) == {one.name for one in fields(Event)}
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from receiver.config import Config, load
-from receiver.contract.errors import ConfigError
+from receiver.contract.errors import ConfigError, DeliveryRefused
 from receiver.contract.signing.grammar import Scheme, SchemeError, Sources, encode_secret
-from receiver.contract.signing.signatures import PRESETS
-from receiver.contract.signing.sources import parse_source, written
+from receiver.contract.signing.signatures import PRESETS, parse_timestamp
+from receiver.contract.signing.sources import header_bytes, parse_source, scalar_text, written
 
 STORE = """
 [stores.north]
@@ -236,3 +236,28 @@ def test_a_source_is_shown_as_it_is_written(source: str) -> None:
 
 def test_without_a_word_about_repetitions_the_body_counts_for_the_id() -> None:
     assert Scheme("own").dedupe == "id+body"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(True, "true"), (False, "false"), (12, "12"), (1.5, "1.5"), ("a", "a"), (None, None), ([], None)],
+)
+def test_what_a_store_signs_of_a_value_in_a_body(value: object, text: str | None) -> None:
+    assert scalar_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"), [("caf\xe9", b"caf\xe9"), ("\u20ac", b"\xe2\x82\xac"), ("\ud800", b"\xed\xa0\x80")]
+)
+def test_a_header_is_signed_as_the_bytes_that_were_sent(text: str, sent: bytes) -> None:
+    assert header_bytes(text) == sent
+
+
+@pytest.mark.parametrize(
+    ("unit", "what"),
+    [("s", "whole seconds since 1970"), ("ms", "milliseconds since 1970"), ("rfc3339", "an RFC 3339 time")],
+)
+def test_a_refusal_says_which_form_of_time_was_expected(unit: Any, what: str) -> None:
+    scheme = Scheme("own", timestamp="header:x-time", timestamp_unit=unit, signed="{timestamp}.{body}")
+    with pytest.raises(DeliveryRefused, match=f"the timestamp is not {what}$"):
+        parse_timestamp(scheme, "yesterday")
