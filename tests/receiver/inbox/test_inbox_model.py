@@ -46,6 +46,7 @@ from receiver.inbox.model import PlannedRun, from_ms, run_of_event
 from receiver.inbox.outcomes import OutcomeKind
 from receiver.inbox.queries.event_pages import open_since
 from receiver.inbox.queries.handlers import HandlerQueries
+from tests.support.changed_scripts import changed_scripts
 from tests.support.inbox_audit import InboxAudit
 
 STORES = ("north", "south")
@@ -56,7 +57,13 @@ LIMITS = dict.fromkeys(("shop.two", "shop.three"), Limit("erp", concurrency=SLOT
 SETS = (*(keys.READY + lane for lane in ("", *HANDLERS)), keys.LEASED, keys.LATER, *(keys.HELD + one for one in STORES))
 ORDERS = {"shop.one": "c resource", "shop.three": "s store", "shop.four": "m resource"}
 """The second handler is not ordered; the third is, and has a limit; the runs of the fourth are merged."""
+MERGING = "shop.four"
 RESOURCES = 2
+SMALL_LIMITS = (
+    ("local UNROUTED_PAGE = 64", "local UNROUTED_PAGE = 2"),
+    ("local MAX_FOLLOWERS = 127", "local MAX_FOLLOWERS = 2"),
+)
+"""What the scripts read or lease at once, so small that short sequences go beyond it."""
 LONG_DELAY = 1e10
 """Seconds after arrival, which is in 1970."""
 
@@ -113,6 +120,10 @@ class InboxMachine(RuleBasedStateMachine):
         self.not_to_begin: set[tuple[str, str]] = set()
         self.made: set[str] = set()
         """Runs that a replay created: they may be older than those that have ended."""
+        self.delayed: set[str] = set()
+        """Handlers whose runs were created with a delay in the last step."""
+        self.items: set[str] = set()
+        self.not_due: set[str] = set()
 
     def teardown(self) -> None:
         if hasattr(self, "client"):
@@ -207,6 +218,7 @@ class InboxMachine(RuleBasedStateMachine):
         version = self.inbox.declarations().version if current else "old"
         chosen = [_planned(name, how) for name, how in sorted(handlers.items())]
         routes = Routes(version, {(store, "order.created"): chosen for store in sorted(stores)})
+        self.delayed = {name for name, how in handlers.items() if how is not True and how and name != MERGING}
         names = ("", *HANDLERS) if not lanes_first else (*HANDLERS, "")
         before = self._open_ordered_runs()
         _, claim = self.inbox.finish_and_claim(
@@ -219,7 +231,7 @@ class InboxMachine(RuleBasedStateMachine):
             one_at_a_time=HANDLERS if single else (),
         )
         assert not single or _most_of_one_key(claim.runs) == 1
-        assert _most_of_one_key([run for run in claim.runs if run.handler == "shop.four"]) == 1, "they are merged"
+        assert _most_of_one_key([run for run in claim.runs if run.handler == MERGING]) == 1, "they are merged"
         assert len({run.event.id for run in claim.runs}) == 1 or not any(run.losses for run in claim.runs)
         self._check_order(before, claim.runs)
         self.leased += claim.runs
@@ -378,10 +390,7 @@ class InboxMachine(RuleBasedStateMachine):
     ) -> None:
         """Several runs of a key are leased together, and more events of it are routed while they are."""
         self._accept_burst(handler)
-        while runs := self.inbox.claim({handler: 50}, capacity=50, limits=LIMITS).runs:  # a suspect is claimed alone
-            self.leased += runs
-            for run in runs:
-                self._finish(run, OutcomeKind.DONE)
+        self._finish_all_of(handler)
         self.claim_and_route_in_one_step(many, {"north"}, {handler: True}, False, False, True, single)
         self.the_keys_agree()
         for outcome in outcomes[:2]:
@@ -390,8 +399,35 @@ class InboxMachine(RuleBasedStateMachine):
         for outcome in outcomes[2:]:
             self._finish_first(outcome)
 
-    def _accept_burst(self, handler: str) -> None:
-        """No event waits to be routed but six new ones."""
+    @precondition(lambda self: len(self.known) < 40)
+    @rule(many=st.integers(4, 9), first=st.integers(1, 2), ahead=st.integers(0, 2))
+    def a_burst_is_found_in_another_order(self, many: int, first: int, ahead: int) -> None:
+        """The first runs of the keys are ready. Of the events behind them the newer come first, and some are routed."""
+        handler = "shop.one"
+        self._accept_burst(handler, 4)
+        self._finish_all_of(handler)
+        self._route_some(first, handler)
+        self.client.delete(keys.READY)
+        Housekeeping(self.client).put_back_stranded()
+        self._route_some(ahead, handler)
+        for _ in range(2):
+            self.accept("north", False)
+        self.claim_and_route_in_one_step(many, {"north"}, {handler: True}, True, False, True, False)
+
+    def _route_some(self, many: int, handler: str) -> None:
+        if many:
+            self.claim(many, set())
+        for event in [run for run in self.leased if not run.handler]:
+            self._route(event, {handler}, False)
+
+    def _finish_all_of(self, handler: str) -> None:
+        while runs := self.inbox.claim({handler: 50}, capacity=50, limits=LIMITS).runs:  # a suspect is claimed alone
+            self.leased += runs
+            for run in runs:
+                self._finish(run, OutcomeKind.DONE)
+
+    def _accept_burst(self, handler: str, many: int = 6) -> None:
+        """No event waits to be routed but these new ones."""
         self.administration.resume(store="north")
         self.administration.resume(handler=handler)
         self.crash()  # else an event that another worker is to route could hold back all later ones
@@ -399,7 +435,7 @@ class InboxMachine(RuleBasedStateMachine):
         while events := self._claim_events():
             for event in events:
                 self._route(event, {handler}, False)
-        for _ in range(6):
+        for _ in range(many):
             self.accept("north", False)
 
     def _finish_first(self, outcome: OutcomeKind) -> None:
@@ -466,6 +502,7 @@ class InboxMachine(RuleBasedStateMachine):
         orders = {item: ORDERS[handler]} if handler in ORDERS else {}
         if make and not state:
             self.made.add(item)
+        self.not_due.discard(item)
         (reply,) = self.administration.reopen([item], {}, make=make, urgent=urgent, orders=orders)
         replayed = "although-paused" if urgent else "handler-paused"
         replayed = "store-paused" if f"store:{store.decode()}" in paused else replayed if handler_paused else "ready"
@@ -565,6 +602,7 @@ class InboxMachine(RuleBasedStateMachine):
     def tick(self) -> None:
         for item in self.client.zrange(keys.LATER, 0, -1):
             self.client.zadd(keys.LATER, {item: 1})
+            self.not_due.discard(item.decode())
         lapsed = set(self.client.zrange(keys.LEASED, 0, 1, byscore=True))
         mine = {run.item.encode() for run in self.leased}
         assert not lapsed & mine
@@ -669,6 +707,15 @@ class InboxMachine(RuleBasedStateMachine):
         audit.what_is_remembered_is_true()
         audit.one_claim_holds_the_active_runs_of_each_order_key()
         self.states = audit.states
+        self._delayed_runs_wait(audit)
+
+    def _delayed_runs_wait(self, audit: InboxAudit) -> None:
+        """Until they were due, or replayed. Those that are merged are due with the first of them."""
+        created = [one for one in audit.items if one.name not in self.items]
+        self.not_due |= {one.name for one in created if one.handler in self.delayed}
+        self.items, self.delayed = {one.name for one in audit.items}, set()
+        early = {one.name for one in audit.items if one.state in ("ready", "leased", "held")}
+        assert not early & self.not_due
 
     @invariant()
     def no_run_has_more_losses_than_allowed(self) -> None:
@@ -691,11 +738,17 @@ def explore(model: type[RuleBasedStateMachine], url: str, *, examples: int, step
     run_state_machine_as_test(machine, settings=how)
 
 
+def explore_inbox(url: str, *changes: tuple[str, str], examples: int, steps: int) -> None:
+    with changed_scripts(url, *changes):
+        explore(InboxMachine, url, examples=examples, steps=steps)
+
+
 def test_random_sequences_keep_the_invariants(server_url: str) -> None:
-    explore(InboxMachine, server_url, examples=18, steps=40)
+    explore_inbox(server_url, *SMALL_LIMITS, examples=14, steps=40)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_many_long_random_sequences_keep_the_invariants(server_url: str) -> None:
-    explore(InboxMachine, server_url, examples=400, steps=80)
+@pytest.mark.parametrize("limits", [(), SMALL_LIMITS], ids=["own limits", "small limits"])
+def test_many_long_random_sequences_keep_the_invariants(server_url: str, limits: tuple[tuple[str, str], ...]) -> None:
+    explore_inbox(server_url, *limits, examples=200, steps=80)
