@@ -155,7 +155,7 @@ class Filled:
 
     def _fill_history(self, past: int) -> None:
         """Copies of a settled event, accepted in the 60 days before those in Redis."""
-        history = open_history(self.config)
+        history = open_history(self.config, self.server.client)
         if history is None:
             return
         page = EventPages(self.server.client, content=True).oldest(since=0, until="+inf")

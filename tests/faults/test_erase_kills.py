@@ -26,7 +26,7 @@ SUBJECT = Subject("north", "match", "customer.email", MARK)
 
 def erase(system: System, url: str) -> None:
     config, client = system.config, connect(url, timeout=10.0)
-    survey = Survey(config, client, open_history(config), SUBJECT)
+    survey = Survey(config, client, open_history(config, client), SUBJECT)
     survey.run()
     Erasing(survey, PluginHooks(config)).run("a test", open_too=True)
 

@@ -158,7 +158,7 @@ def back_up(drill: Drill) -> None:
     drill.send("failed", "order.paid", 3)
     drill.send("open", "customer.created", 5)
     drill.wait_until_handled("settled", "failed")
-    history = open_history(system.config)
+    history = open_history(system.config, system.client)
     eventually(lambda: history.sizes().events >= 40, 60, what="settled events are in the history")
     drill.server.kill()
     drill.send("spooled", "order.created", 4)

@@ -86,7 +86,8 @@ def fill(old: System) -> list[object]:
     for one in (*sent, sent[0]):
         old.inbox.accept([one])
     eventually(lambda: old.ledger.counters().total["settled"] == HANDLED, 60, what="the worker has handled them")
-    eventually(lambda: open_history(old.config).sizes().events == HANDLED, 60, what="they are in the history")
+    history = open_history(old.config, old.client)
+    eventually(lambda: history.sizes().events == HANDLED, 60, what="they are in the history")
     old.close()
     old.client.set(keys.DECLARED_SINCE, 1)
     inbox = Inbox(old.client)
@@ -124,7 +125,7 @@ def kill_often(system: System, command: str, path: Path, size: Callable[[], int]
 
 def move_all(system: System) -> None:
     """Move all settled events to the history, without the pauses of a busy machine."""
-    database = open_history(system.config)
+    database = open_history(system.config, system.client)
     assert database
     database.check()
     mover = Mover(system.client, database)

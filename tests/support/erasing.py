@@ -17,7 +17,7 @@ def system_with_history(folder: Path, after: str = "1h") -> Iterator[tuple[Syste
     (folder / "server").mkdir()
     with own_server(folder / "server") as server:
         system = System(folder / "shop", server.url, more=f'[history]\nurl = "sqlite"\nafter = "{after}"\n')
-        history = open_history(system.config)
+        history = open_history(system.config, system.client)
         assert history
         history.check()
         yield system, history

@@ -67,7 +67,7 @@ def erase(
     from workers.operations.erasure.plugin_hooks import PluginHooks
     from workers.operations.erasure.survey import Survey
 
-    survey, hooks = Survey(config, client, open_history(config), subject), PluginHooks(config)
+    survey, hooks = Survey(config, client, open_history(config, client), subject), PluginHooks(config)
     with output.progress("looking for it", survey.size) as bar:
         found = survey.run(bar.advance)
     erasing = Erasing(survey, hooks)

@@ -63,7 +63,7 @@ def export(
 
     config = load_config()
     client = connect_server(config)
-    history = open_history(config)
+    history = open_history(config, client)
     if store and store not in config.stores:
         output.warn(f"{store} is no store of the config")
     header = ExportHeader(
@@ -124,7 +124,7 @@ def import_(file: Path, secrets: bool, passphrase_file: Path | None, yes: bool) 
     output.confirm(f"import {counted(end.events, 'event')}", yes=yes, note=note if end.open else "")
     record(client, "import", count=end.events, file=str(file), data=header.data, secrets=secrets)
     keyring = _keyring(config, client) if secrets else None
-    importer = DataImporter(client, open_history(config), config, keyring=keyring, passphrase=passphrase)
+    importer = DataImporter(client, open_history(config, client), config, keyring=keyring, passphrase=passphrase)
     with output.progress("importing", file.stat().st_size, unit="bytes") as bar:
         try:
             importer.run(file, bar.reach)

@@ -171,7 +171,7 @@ def all_events(config: Config, client: Redis) -> AllEvents:
     from workers.history.configured_history import open_history  # most commands do not need it
     from workers.operations.all_events import AllEvents
 
-    return AllEvents(client, open_history(config))
+    return AllEvents(client, open_history(config, client))
 
 
 def connect_to_list_hosts(config: Config) -> Redis:

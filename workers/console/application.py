@@ -34,7 +34,7 @@ from workers.console import (
 )
 from workers.console.access import Access, allowed_origins, form_token
 from workers.console.gate import Gate
-from workers.console.page_data import Console, age, console, milliseconds, time_tag
+from workers.console.page_data import Console, OpenHistories, age, console, end_request, milliseconds, time_tag
 from workers.console.visible_text import as_sentence, finalize
 from workers.history.past_events import HistoryError
 
@@ -68,13 +68,14 @@ def create_app(config: Config) -> Flask:
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 3600
     app.jinja_options = {"autoescape": True, "finalize": finalize, "trim_blocks": True, "lstrip_blocks": True}
     client = connect_to(config.redis, timeout=max(config.redis.timeout, REDIS_SECONDS))
-    app.extensions["console"] = Console(config, client, Access(config.console, client))
+    app.extensions["console"] = Console(config, client, Access(config.console, client), OpenHistories(config, client))
     app.jinja_env.filters |= {"when": time_tag, "age": age, "ms": milliseconds}
     app.jinja_env.filters |= {"sentence": as_sentence, "in_words": in_words}
     for view in VIEWS:
         app.register_blueprint(view.pages)
     app.before_request(_admit)
     app.after_request(_finish)
+    app.teardown_request(end_request)
     app.context_processor(_for_every_page)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _error)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from flask import abort, current_app, g, request
 from markupsafe import Markup
@@ -21,15 +22,47 @@ from receiver.inbox.queries.damage import PartialReader
 from receiver.spool import Refusals, open_existing_refusals
 from workers.console.access import Access
 from workers.history.configured_history import open_history
+from workers.history.past_events import HistoryDatabase
 from workers.operations.all_events import AllEvents
 
 ROWS = 50
 """Rows of a list."""
 MAX_ARGUMENT = 300
+HISTORY_SECONDS = 60.0
+"""After this time a history is opened anew, which notices a newer schema, or that another host has it now."""
 Choice = TypeVar("Choice", bound=str)
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]*")
 _NAME = re.compile(r"[\w.*?\[\]:@|+-]*", re.ASCII)
 """Names of stores, handlers and groups, ids, and patterns of them."""
+
+
+class OpenHistory(NamedTuple):
+    database: HistoryDatabase | None
+    until: float
+    """When it is too old."""
+
+
+class OpenHistories:
+    """Those that no request uses now: to connect to PostgreSQL takes longer than to read a page. A request has its own,
+    because only one thread at a time may use it."""
+
+    def __init__(self, config: Config, client: Redis) -> None:
+        self._config, self._client = config, client
+        self._free: list[OpenHistory] = []
+
+    def take(self) -> OpenHistory:
+        now = time.monotonic()
+        with suppress(IndexError):  # none is left
+            while True:
+                found = self._free.pop()
+                if now < found.until:
+                    return found
+                if found.database:
+                    found.database.close()
+        return OpenHistory(open_history(self._config, self._client), now + HISTORY_SECONDS)
+
+    def put_back(self, used: OpenHistory) -> None:
+        self._free.append(used)
 
 
 @dataclass(frozen=True)
@@ -37,6 +70,7 @@ class Console:
     config: Config
     client: Redis
     access: Access
+    histories: OpenHistories
 
 
 def console() -> Console:
@@ -52,7 +86,19 @@ def reader() -> Redis:
 
 
 def all_events(client: Redis | None = None) -> AllEvents:
-    return AllEvents(client or reader(), open_history(console().config))
+    return AllEvents(client or reader(), history())
+
+
+def history() -> HistoryDatabase | None:
+    """The one of this request."""
+    if "history" not in g:
+        g.history = console().histories.take()
+    return cast(OpenHistory, g.history).database
+
+
+def end_request(_error: BaseException | None) -> None:
+    if "history" in g:
+        console().histories.put_back(g.pop("history"))
 
 
 @contextmanager

@@ -10,9 +10,8 @@ from receiver.contract.errors import NotFound
 from receiver.inbox.host_refusals import refusals_of_hosts
 from receiver.inbox.keys import host_of
 from receiver.spool import Refusal
-from workers.console.page_data import ROWS, console, done, name_argument, reader, refusals
+from workers.console.page_data import ROWS, console, done, history, name_argument, reader, refusals
 from workers.console.payload_tree import PersonalFields, body_tree, field_tree
-from workers.history.configured_history import open_history
 from workers.operations.refusal_explanation import explain_refusal, other_refusals, place_of_fix
 from workers.operations.scheme_preview import PreviewedStore
 
@@ -90,7 +89,7 @@ def preview(refusal_id: int) -> str:
         if not _is_free.acquire(blocking=False):
             abort(503, "Another preview is running. Try again in a moment.")
         try:
-            previews = PreviewedStore(config, reader(), open_history(config), store).run(stored, found)
+            previews = PreviewedStore(config, reader(), history(), store).run(stored, found)
         finally:
             _is_free.release()
     return render_template("refusal_preview.html", refusal=found, previews=previews)

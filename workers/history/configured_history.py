@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from redis import Redis
+
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
-from receiver.inbox import connect_to, keys
+from receiver.inbox import keys
 from receiver.inbox.history_place import other_host
 from workers.history.past_events import HistoryDatabase
 from workers.history.sqlite_history import OtherHost, SqliteHistory
 
 
-def open_history(config: Config) -> HistoryDatabase | None:
+def open_history(config: Config, client: Redis) -> HistoryDatabase | None:
     """The database of past events; None if the history is off. Connects to nothing yet."""
     url = config.history_url
     if url == "off":
         return None
     if url == "sqlite":
-        directory = config.data_dir / "history"
-        return SqliteHistory(directory) if config.redis.embedded else SqliteHistory(directory, _other_host(config))
+        others = () if config.redis.embedded else (_other_host(config, client),)
+        return SqliteHistory(config.data_dir / "history", *others)
     try:
         from workers.history.postgres_history import PostgresHistory
     except ImportError as error:
@@ -28,9 +30,7 @@ def open_history(config: Config) -> HistoryDatabase | None:
     return PostgresHistory(url)
 
 
-def _other_host(config: Config) -> OtherHost:
+def _other_host(config: Config, client: Redis) -> OtherHost:
     """Several hosts may use one server, but only one of them has the files."""
     host = keys.host_of(config.data_dir)
-    return lambda place, claim: other_host(
-        connect_to(config.redis, timeout=config.redis.timeout), place, host, claim=claim
-    )
+    return lambda place, claim: other_host(client, place, host, claim=claim)

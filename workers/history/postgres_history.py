@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import orjson
 import psycopg
 from psycopg import Connection, errors
-from psycopg.conninfo import conninfo_to_dict
 
 from workers.history.event_filter import EventFilter
 from workers.history.past_events import HistoryDatabase, HistoryError, HistorySizes, NotMoved, PastEvent, Position
 from workers.history.payload_search import contained, without_nul
+from workers.history.postgres_connection import connect, time_limit, was_ended
 from workers.history.postgres_schema import (
     LOCK,
     SCHEMA_VERSION,
@@ -31,11 +28,9 @@ from workers.history.postgres_schema import (
 )
 from workers.history.row_format import COLUMNS, compressed, day_of, event_of, row_of, searched
 
-CONNECT_SECONDS = 5
 CALL_SECONDS = 30.0
 """A call that takes longer is ended, also if the server no longer answers at all."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-GRACE_SECONDS = 2.0
 _LAST = (datetime(9999, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 _US, _MS = timedelta(microseconds=1), timedelta(milliseconds=1)
 _KEY = ("id", "accepted_at")
@@ -156,7 +151,7 @@ class PostgresHistory(HistoryDatabase):
         return [(row[0], (row[1] - EPOCH) // _US, (row[2] - EPOCH) // _MS, *row[3:]) for row in found]
 
     def compact(self, days: Iterable[str]) -> None:
-        with self._using(limited=False) as db:
+        with self._using(None) as db:
             rewrite_days(db, days)
 
     def sizes(self) -> HistorySizes:
@@ -209,61 +204,28 @@ class PostgresHistory(HistoryDatabase):
             raise
         return [_event(row) for row in rows]
 
-    def _rows(self, query: str, values: Sequence[Any] = (), *, seconds: float | None = None) -> list[tuple[Any, ...]]:
+    def _rows(self, query: str, values: Sequence[Any] = (), *, seconds: float = CALL_SECONDS) -> list[tuple[Any, ...]]:
         with self._using(seconds) as db:
             # Not prepared: a plan for any values would have all partitions, and not know which index is good.
             return db.execute(query.encode(), values, prepare=False).fetchall() if self._version else []
 
     @contextmanager
-    def _using(self, seconds: float | None = None, *, limited: bool = True) -> Iterator[Connection[Any]]:
-        """The connection, for one call that is ended after a time. Errors are explained, and end the connection."""
-        seconds = min(seconds or self._call_seconds, self._call_seconds) if limited else 0.0
+    def _using(self, seconds: float | None = CALL_SECONDS) -> Iterator[Connection[Any]]:
+        """The connection, for one call that is ended after a time, or None. Errors are explained, and end it."""
         try:
+            if self._connection and was_ended(self._connection):
+                self.close()
             if self._connection is None:
-                self._connection = _connect(self._url)
+                self._connection = connect(self._url)
             db = self._connection
-            with _deadline(db, seconds) if limited else nullcontext():
+            with time_limit(db, seconds and min(seconds, self._call_seconds)):
                 if not self._version:
                     self._version = version_of(db)
-                db.execute(f"SET statement_timeout = {max(1, int(seconds * 1000)) if limited else 0}".encode())
                 yield db
         except psycopg.Error as error:
             self.close()
             text = error.diag.message_primary or " ".join(str(error).split())  # its details may quote an event
             raise HistoryError(f"the history cannot be used: {text}{_FIXES.get(error.sqlstate or '', '')}") from error
-
-
-def _connect(url: str) -> Connection[Any]:
-    try:
-        conninfo_to_dict(url)
-    except psycopg.ProgrammingError:  # its message may quote the password
-        raise HistoryError(
-            "[history] url cannot be parsed; write special characters of user and password as %XX, such as %40 for @"
-        ) from None
-    return psycopg.connect(
-        url,
-        autocommit=True,
-        connect_timeout=CONNECT_SECONDS,
-        application_name="storehooks",
-        options="-c lock_timeout=5s -c jit=off",
-    )
-
-
-@contextmanager
-def _deadline(db: Connection[Any], seconds: float) -> Iterator[None]:
-    """End the connection if the server has not answered a while after its own timeout: it hangs or is cut off."""
-    timer = threading.Timer(seconds + GRACE_SECONDS, _cut, (db,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _cut(db: Connection[Any]) -> None:
-    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(db.fileno())) as connection:
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

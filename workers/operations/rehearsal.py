@@ -282,7 +282,7 @@ def main() -> int:
 
 def _run(config: Config, handler: str, event_id: str) -> Rehearsal:
     client = connect_to(config.redis, timeout=5.0)
-    events = AllEvents(client, open_history(config))
+    events = AllEvents(client, open_history(config, client))
     event = events.as_event(event_id)
     if event is None:
         raise NotFound(f"there is no event {event_id[:64]} with a body")

@@ -106,7 +106,7 @@ def store_status(config: Config, name: str, redis: Redis) -> StoreStatus:
 
 
 def _last_event(config: Config, name: str, redis: Redis) -> EventSummary | None:
-    newest = AllEvents(redis, open_history(config)).find(EventFilter(store=name), limit=LOOK_BACK).events
+    newest = AllEvents(redis, open_history(config, redis)).find(EventFilter(store=name), limit=LOOK_BACK).events
     return next((one for one in newest if one.topic != PROBE), None)
 
 

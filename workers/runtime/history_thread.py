@@ -85,7 +85,7 @@ class HistoryThread:
         if config.history_url != self._url:
             self._close()
             self._url = config.history_url
-        if self._mover is None and (database := self._database or open_history(config)):
+        if self._mover is None and (database := self._database or open_history(config, self._redis)):
             self._database = database
             database.check()
             self._mover = Mover(self._redis, database)

@@ -103,6 +103,8 @@ class EventPages:
 
     def of(self, accepted: Mapping[str, int]) -> dict[str, WholeEvent]:
         """Those of the events, given by id and time of acceptance, that Redis has."""
+        if not accepted:
+            return {}
         pipeline = self._client.pipeline(transaction=False)
         for event_id in accepted:
             pipeline.zscore(keys.INDEX, event_id)

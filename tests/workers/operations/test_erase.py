@@ -102,7 +102,7 @@ def raise_away(*_: object) -> None:
 
 
 def erase_and_search(marked: System, folders: list[Path], flush: Callable[[], None] = lambda: None) -> None:
-    history = open_history(marked.config)
+    history = open_history(marked.config, marked.client)
     assert history
     history.check()
     placed = Placed(marked, history)
@@ -191,7 +191,7 @@ def test_a_value_is_found_however_it_is_written(marked: System, written: str) ->
 
 def survey(marked: System) -> Survey:
     subject = Subject("north", "match", "customer.email", MARK)
-    history = open_history(marked.config)
+    history = open_history(marked.config, marked.client)
     assert history
     history.check()
     return Survey(marked.config, marked.client, history, subject)

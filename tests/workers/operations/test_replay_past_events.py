@@ -56,7 +56,7 @@ def test_ten_thousand_past_events_are_replayed_once_without_their_effects(
             system.inbox.accept([replace(sample, event=event, first_id="") for event in part])
         eventually(lambda: system.ledger.counters().total["settled"] == EVENTS, 300, "all are settled")
         assert counted(system, "runs") == counted(system, "effects") == dict.fromkeys(events, 1)
-        history = open_history(system.config)
+        history = open_history(system.config, system.client)
         assert history
         history.check()
         mover = Mover(system.client, history)

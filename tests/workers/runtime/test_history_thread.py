@@ -121,7 +121,7 @@ def test_retention_holds_in_the_history_too(make_system: Callable[..., System]) 
     system = make_system(more=more)
     event_id = settle(system)
     thread = thread_of(system)
-    history = open_history(system.config)
+    history = open_history(system.config, system.client)
     assert history
 
     def has_no_body() -> bool:

@@ -1,0 +1,146 @@
+"""Pages with past events: the console keeps its histories open between requests, and notices what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from flask.testing import FlaskClient
+
+from receiver import config as config_room
+from receiver.inbox import keys
+from receiver.inbox.history_moves import HistoryMoves
+from tests.support.console import PASSWORD, plain
+from tests.support.harness import System, free_port
+from tests.support.past_events import past_event
+from tests.support.postgres import Postgres, needs_postgres, postgres_server
+from workers.console import page_data
+from workers.console.application import create_app
+from workers.history.configured_history import open_history
+from workers.history.past_events import HistoryDatabase, PastEvent
+from workers.runtime.history_mover import Mover
+
+FAULT = "because the history cannot be read: "
+
+
+class InProcessConsole:
+    """The console in this process, with an operator who is logged in, and a history with one past event."""
+
+    def __init__(self, system: System) -> None:
+        port = free_port()
+        text = system.config_file.read_text()
+        system.config_file.write_text(text.replace('127.0.0.1:0"', f'127.0.0.1:{port}"\npassword = "{PASSWORD}"', 1))
+        self.system, self.config = system, config_room.load(system.config_file, {})
+        history = open_history(self.config, system.client)
+        assert history
+        self.history: HistoryDatabase = history
+        self.history.check()
+        self.past = past_event(1)
+        self.history.write([self.past])
+        self._url = f"http://127.0.0.1:{port}"
+        self._browser: FlaskClient = create_app(self.config).test_client()
+        token = self.page("/login").partition('name="token" value="')[2][:32]
+        self._browser.post(
+            "/login", base_url=self._url, headers={"Origin": self._url}, data={"token": token, "password": PASSWORD}
+        )
+
+    def page(self, path: str) -> str:
+        return self._browser.get(path, base_url=self._url).text
+
+    def list(self) -> str:
+        found = self.page("/events")
+        assert "<h1>Events" in found, plain(found)
+        return found
+
+    def lists_all(self) -> bool:
+        """Whether the list has the past event, and no fault."""
+        found = self.list()
+        return found.count(f'"/events/{self.past.id}"') == 1 and FAULT not in plain(found)
+
+    def close(self) -> None:
+        self.history.close()
+
+
+@pytest.fixture
+def make_console(make_system: Callable[..., System]) -> Iterator[Callable[[str], InProcessConsole]]:
+    made: list[InProcessConsole] = []
+
+    def make(url: str) -> InProcessConsole:
+        made.append(InProcessConsole(make_system(more=f'[history]\nurl = "{url}"\n')))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_pages_with_past_events_open_no_connection(make_console: Callable[[str], InProcessConsole]) -> None:
+    console = make_console("sqlite")
+    client: Any = console.system.client
+    assert console.lists_all()
+    before = client.info("stats")["total_connections_received"]
+    for _ in range(3):
+        assert console.lists_all()
+        assert "msg_1" in console.page(f"/events/{console.past.id}")
+    assert client.info("stats")["total_connections_received"] == before
+
+
+def test_an_event_that_is_moved_between_two_pages_is_listed_once_on_each(
+    make_console: Callable[[str], InProcessConsole],
+) -> None:
+    console = make_console("sqlite")
+    event_id = console.system.accept()
+    console.system.client.set(keys.DECLARED_SINCE, 1)
+    inbox = console.system.inbox
+    inbox.route([(run, ()) for run in inbox.claim({"": 1}, capacity=1).runs], inbox.declarations().version)
+    assert console.list().count(f'"/events/{event_id}"') == 1
+    client = console.system.client
+    console.history.write([PastEvent(*one) for one in HistoryMoves(client).settled(age=-1).events])
+    assert console.list().count(f'"/events/{event_id}"') == 1, "it is in both"
+    assert Mover(client, console.history).move(age=-1, known_for=3600).moved == 1
+    assert console.list().count(f'"/events/{event_id}"') == 1
+    assert console.lists_all()
+
+
+def test_a_history_that_another_host_has_by_now_is_noticed(
+    make_console: Callable[[str], InProcessConsole], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_data, "HISTORY_SECONDS", 0.0)
+    console = make_console("sqlite")
+    assert console.lists_all()
+    console.system.client.set(keys.HISTORY_PLACE, "0123456789abcdef other:/data")
+    assert f"{FAULT}the files of the history are on other:/data" in plain(console.list())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with postgres_server() as running:
+        yield running
+
+
+@pytest.mark.full
+@needs_postgres
+def test_pages_share_a_connection_to_postgresql_and_notice_that_it_was_away(
+    server: Postgres, make_console: Callable[[str], InProcessConsole]
+) -> None:
+    url = server.new_database()
+    console = make_console(url)
+    console.close()
+    assert all(console.lists_all() for _ in range(3))
+    query = "SELECT pid, backend_start FROM pg_stat_activity WHERE application_name = 'storehooks'"
+    with psycopg.connect(url) as db:
+        (first,) = db.execute(query).fetchall()
+    assert console.lists_all()
+    with psycopg.connect(url) as db:
+        assert db.execute(query).fetchall() == [first]
+    server.stop()
+    server.start()
+    assert console.lists_all(), "it was away between two pages"
+    server.stop()
+    try:
+        assert FAULT in plain(console.list())
+    finally:
+        server.start()
+    assert console.lists_all()
