@@ -13,11 +13,10 @@ import asyncio
 import fcntl
 import resource
 import sys
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from ipaddress import IPv6Network
+from ipaddress import IPv6Address, IPv6Network
 from itertools import islice
 from math import inf
 from termios import FIONREAD
@@ -114,12 +113,11 @@ class OpenConnections:
 
     def end_oldest(self, count: int) -> int:
         """End connections for new ones, at most this number, and return how many: first those that linger or take long
-        to read, then those of the sender who has most, and of these, those that have waited for it longest. Any other
-        request that has arrived is answered, also if the loop has not received it yet."""
+        to read, then those that have waited for their sender longest. Any other request that has arrived is answered,
+        also if the loop has not received it yet."""
         waiting = [one for one in self.all if one.state in MAY_END and may_be_late(one)]
         burdens = {one for one in waiting if one.state == "lingering" or is_costly(one)}
-        owned = Counter(one.sender for one in self.all)
-        waiting.sort(key=lambda one: (one not in burdens, -owned[one.sender], one.waiting_since))
+        waiting.sort(key=lambda one: (one not in burdens, one.waiting_since))
         ending = (one for one in waiting if one in burdens or not unreceived_bytes(one.transport))
         chosen = list(islice(ending, max(0, count)))
         for connection in chosen:
@@ -137,10 +135,7 @@ class OpenConnections:
         receiving = [one for one in self.all if one.state == "receiving"] if excess > 0 else []
         excess = min(excess, sum(map(held.__getitem__, receiving)) - MAX_HELD_BYTES // 4)
         large = [one for one in receiving if held[one] > RECEIVE_BYTES]
-        owned = Counter[str]()
-        for one in large:
-            owned[one.sender] += held[one]
-        for connection in sorted(large, key=lambda one: (-owned[one.sender], held_since(one, now))):
+        for connection in sorted(large, key=lambda one: held_since(one, now)):
             if excess > 0:
                 excess -= held[connection]
                 connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -352,11 +347,15 @@ class HttpConnection(asyncio.BufferedProtocol):
 
 
 def sender_at(address: str) -> str:
-    """Who sends from this address. One sender usually has the last 64 bits of IPv6 to itself."""
+    """Who sends from this address. One sender usually has the last 64 bits of IPv6 to itself. A socket that is bound to
+    `[::]` shows IPv4 addresses as IPv6."""
+    if ":" not in address:
+        return address
     try:
-        return str(IPv6Network((address.partition("%")[0], 64), strict=False)) if ":" in address else address
+        number = IPv6Address(address)
     except ValueError:  # the path of a socket
         return address
+    return str(number.ipv4_mapped or IPv6Network((int(number), 64), strict=False))
 
 
 def end(connection: HttpConnection) -> None:

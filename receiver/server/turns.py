@@ -4,8 +4,8 @@ What is over waits for the next turn, and the loop receives and sends in between
 takes longer than all small ones that arrive with it. Large is also what has taken long, whatever its size: the time of
 each step is measured. Half of each turn is for large ones, and of these, what has taken least comes first.
 
-Senders take turns, by their address: the work of one that fills the process with connections waits for itself, and that
-of others hardly. Behind a proxy all have one address, and the proxy limits them.
+Senders take turns, by their address: requests of one that has many connections wait for each other. Behind a proxy all
+have one address, and the proxy limits them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Senders of a process share it by address: whoever fills it waits for himself, and ends first."""
+"""Senders of a process take turns, by address: requests of one that has many wait for each other."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import pytest
 from flask import Flask
 
 from receiver.server.flask_bridge import FlaskBridge
-from receiver.server.http_connection import MAX_HELD_BYTES, HttpConnection, OpenConnections, sender_at
+from receiver.server.http_connection import sender_at
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import SMALL_BYTES, Turns
-from tests.support.made_connections import arriving, receive
-from tests.support.raw_http import request
 
 MANY, FEW = "192.0.2.1", "192.0.2.2"
 
@@ -25,6 +23,7 @@ MANY, FEW = "192.0.2.1", "192.0.2.2"
         ("2001:db8:0:1:aaaa::1", "2001:db8:0:1::/64"),
         ("2001:db8:0:1::2", "2001:db8:0:1::/64"),
         ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
         ("/run/storehooks:web.sock", "/run/storehooks:web.sock"),
         ("", ""),
     ],
@@ -55,44 +54,6 @@ def test_senders_take_turns_however_many_requests_each_has(size: int) -> None:
         turns._run()
     loop.close()
     assert done == ["a", "b", "c", "a", "b"] + ["a"] * 98
-
-
-def test_connections_of_the_sender_who_has_most_end_first() -> None:
-    """A crowd of one sender had slow deliveries of others ended with 408, as long as it waited less than they did."""
-    loop = asyncio.new_event_loop()
-    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
-    slow = arriving(connections, b"POST / HTTP/1.1", FEW)
-    crowd = [arriving(connections, b"POST / HTTP/1.1", MANY) for _ in range(3)]
-    for number, one in enumerate([slow, *crowd]):
-        one.step()
-        one.waiting_since += number
-    assert connections.end_oldest(2) == 2
-    assert [one.state for one in crowd] == ["lingering", "lingering", "receiving"]
-    assert slow.state == "receiving"
-    loop.close()
-
-
-def test_a_process_that_holds_too_many_bytes_refuses_the_sender_who_has_most() -> None:
-    """A quarter of the bytes is for requests that arrive, so the one of the other sender is among the first by time."""
-    loop = asyncio.new_event_loop()
-    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1 << 20, read_seconds=10)
-    body = request(body=b"x" * 1_000_000)[:-1]
-    connections.turns.add = lambda *_: None  # type: ignore[method-assign]
-
-    def held(address: str) -> HttpConnection:
-        connection = arriving(connections, b"", address)
-        receive(connection, body)
-        while connection.has_step:
-            connection.step()
-        return connection
-
-    slow = held(FEW)
-    crowd = [held(MANY) for _ in range(MAX_HELD_BYTES // 1_000_000 + 3)]
-    slow.holding_since -= 100
-    connections.check()
-    loop.close()
-    assert slow.state == "receiving"
-    assert 0 < sum(one.state == "lingering" for one in crowd) < 10
 
 
 def test_senders_take_turns_at_the_threads_of_flask() -> None:
