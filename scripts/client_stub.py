@@ -14,6 +14,8 @@ from workers.storeapi.catalogue import Catalogue, Operation, bundled_catalogue
 ROOT = Path(__file__).parent.parent
 STUB = ROOT / "workers/storeapi/groups.pyi"
 WIDTH = 120
+IN_SIGNATURE = ("Required: ", "Optional: ")
+"""Lines of a description that an editor shows as the keywords without and with a default."""
 TYPES = {
     "text": "str",
     "amount": "Decimal | str",
@@ -59,6 +61,7 @@ def _class(catalogue: Catalogue, group: str) -> str:
 
 def _method(catalogue: Catalogue, operation: Operation) -> str:
     first, *rest = operation.description.splitlines()
+    rest = [line for line in rest if not line.startswith(IN_SIGNATURE)]
     lines = [f'"""{first}', "", *rest, '"""'] if rest else [f'"""{first}"""']
     doc = indent("\n".join(lines) + "\n", " " * 8)
     given = ["self", *(f"{name}: Id" for name in operation.parameters), "*", *_keywords(catalogue, operation)]

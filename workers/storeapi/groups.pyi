@@ -41,8 +41,6 @@ class Products(OperationGroup):
     ) -> Product:
         """POST /api/v3/app/products (assumed). Returns one product record.
 
-        Required: name, price.
-        Optional: sku, stock, description.
         It is not sent again when its response is lost.
         """
     def get(self, id: Id, *, timeout: float | None = ..., **more: Any) -> Product:
@@ -58,10 +56,7 @@ class Products(OperationGroup):
         timeout: float | None = ...,
         **more: Any,
     ) -> Product:
-        """PATCH /api/v3/app/products/{id} (assumed). Returns one product record.
-
-        Optional: name, price, sku, description.
-        """
+        """PATCH /api/v3/app/products/{id} (assumed). Returns one product record."""
     def delete(self, id: Id, *, timeout: float | None = ..., **more: Any) -> None:
         """DELETE /api/v3/app/products/{id} (assumed). Returns nothing."""
     def bulk_import(
@@ -72,10 +67,7 @@ class Products(OperationGroup):
         timeout: float | None = ...,
         **more: Any,
     ) -> Record:
-        """POST /api/v3/app/products/imports (assumed). Returns one import record.
-
-        Required: products.
-        """
+        """POST /api/v3/app/products/imports (assumed). Returns one import record."""
     def get_import(self, import_id: Id, *, timeout: float | None = ..., **more: Any) -> Record:
         """GET /api/v3/app/products/imports/{import_id} (assumed). Returns one import record."""
     def list_inventory(self, *, timeout: float | None = ..., **more: Any) -> Pages[Record]:
@@ -83,10 +75,7 @@ class Products(OperationGroup):
     def get_inventory(self, id: Id, *, timeout: float | None = ..., **more: Any) -> Record:
         """GET /api/v3/app/products/{id}/inventory (assumed). Returns one inventory record."""
     def set_inventory(self, id: Id, *, stock: int, timeout: float | None = ..., **more: Any) -> Record:
-        """PUT /api/v3/app/products/{id}/inventory (assumed). Returns one inventory record.
-
-        Required: stock.
-        """
+        """PUT /api/v3/app/products/{id}/inventory (assumed). Returns one inventory record."""
     def adjust_inventory(
         self,
         id: Id,
@@ -98,14 +87,10 @@ class Products(OperationGroup):
     ) -> Record:
         """POST /api/v3/app/products/{id}/inventory/adjust (assumed). Returns one inventory record.
 
-        Required: by.
         It is not sent again when its response is lost.
         """
     def set_inventory_bulk(self, *, inventory: Rows, timeout: float | None = ..., **more: Any) -> Pages[Record]:
-        """PUT /api/v3/app/products/inventory (assumed). Returns inventory records, by page.
-
-        Required: inventory.
-        """
+        """PUT /api/v3/app/products/inventory (assumed). Returns inventory records, by page."""
     def list_variants(self, id: Id, *, timeout: float | None = ..., **more: Any) -> Pages[Record]:
         """GET /api/v3/app/products/{id}/variants (assumed). Returns variant records, by page."""
     def create_variant(
@@ -122,8 +107,6 @@ class Products(OperationGroup):
     ) -> Record:
         """POST /api/v3/app/products/{id}/variants (assumed). Returns one variant record.
 
-        Required: name.
-        Optional: price, sku, stock.
         It is not sent again when its response is lost.
         """
     def get_variant(self, id: Id, variant_id: Id, *, timeout: float | None = ..., **more: Any) -> Record:
@@ -139,10 +122,7 @@ class Products(OperationGroup):
         timeout: float | None = ...,
         **more: Any,
     ) -> Record:
-        """PATCH /api/v3/app/products/{id}/variants/{variant_id} (assumed). Returns one variant record.
-
-        Optional: name, price, sku.
-        """
+        """PATCH /api/v3/app/products/{id}/variants/{variant_id} (assumed). Returns one variant record."""
     def delete_variant(self, id: Id, variant_id: Id, *, timeout: float | None = ..., **more: Any) -> None:
         """DELETE /api/v3/app/products/{id}/variants/{variant_id} (assumed). Returns nothing."""
     def set_variant_inventory(
@@ -154,10 +134,7 @@ class Products(OperationGroup):
         timeout: float | None = ...,
         **more: Any,
     ) -> Record:
-        """PUT /api/v3/app/products/{id}/variants/{variant_id}/inventory (assumed). Returns one inventory record.
-
-        Required: stock.
-        """
+        """PUT /api/v3/app/products/{id}/variants/{variant_id}/inventory (assumed). Returns one inventory record."""
 
 class Orders(OperationGroup):
     """The operations of orders."""
@@ -178,8 +155,6 @@ class Orders(OperationGroup):
     ) -> Order:
         """POST /api/v3/app/orders (assumed). Returns one order record.
 
-        Required: lines.
-        Optional: customer_id.
         It is not sent again when its response is lost.
         """
     def get(self, id: Id, *, timeout: float | None = ..., **more: Any) -> Order:
@@ -193,10 +168,7 @@ class Orders(OperationGroup):
         timeout: float | None = ...,
         **more: Any,
     ) -> Order:
-        """PATCH /api/v3/app/orders/{id} (assumed). Returns one order record.
-
-        Optional: customer_id, note.
-        """
+        """PATCH /api/v3/app/orders/{id} (assumed). Returns one order record."""
     def delete(self, id: Id, *, timeout: float | None = ..., **more: Any) -> None:
         """DELETE /api/v3/app/orders/{id} (assumed). Returns nothing."""
     def update_status(
@@ -210,7 +182,6 @@ class Orders(OperationGroup):
     ) -> Order:
         """POST /api/v3/app/orders/{id}/status (assumed). Returns one order record.
 
-        Required: status.
         It is not sent again when its response is lost.
         """
     def add_products(
@@ -224,7 +195,6 @@ class Orders(OperationGroup):
     ) -> Order:
         """POST /api/v3/app/orders/{id}/products (assumed). Returns one order record.
 
-        Required: lines.
         It is not sent again when its response is lost.
         """
     def remove_product(self, id: Id, product_id: Id, *, timeout: float | None = ..., **more: Any) -> Order:
@@ -243,8 +213,6 @@ class Orders(OperationGroup):
     ) -> Record:
         """POST /api/v3/app/orders/{id}/comments (assumed). Returns one comment record.
 
-        Required: text.
-        Optional: author.
         It is not sent again when its response is lost.
         """
     def duplicate(self, id: Id, *, idempotency_key: str = ..., timeout: float | None = ..., **more: Any) -> Order:
@@ -273,8 +241,6 @@ class Customers(OperationGroup):
     ) -> Customer:
         """POST /api/v3/app/customers (assumed). Returns one customer record.
 
-        Required: name.
-        Optional: email, metadata.
         It is not sent again when its response is lost.
         """
     def get(self, id: Id, *, timeout: float | None = ..., **more: Any) -> Customer:
@@ -288,10 +254,7 @@ class Customers(OperationGroup):
         timeout: float | None = ...,
         **more: Any,
     ) -> Customer:
-        """PATCH /api/v3/app/customers/{id} (assumed). Returns one customer record.
-
-        Optional: name, email.
-        """
+        """PATCH /api/v3/app/customers/{id} (assumed). Returns one customer record."""
     def delete(self, id: Id, *, timeout: float | None = ..., **more: Any) -> None:
         """DELETE /api/v3/app/customers/{id} (assumed). Returns nothing."""
     def list_addresses(self, id: Id, *, timeout: float | None = ..., **more: Any) -> Pages[Record]:
@@ -310,8 +273,6 @@ class Customers(OperationGroup):
     ) -> Record:
         """POST /api/v3/app/customers/{id}/addresses (assumed). Returns one address record.
 
-        Required: city.
-        Optional: street, postcode, country.
         It is not sent again when its response is lost.
         """
     def update_address(
@@ -326,10 +287,7 @@ class Customers(OperationGroup):
         timeout: float | None = ...,
         **more: Any,
     ) -> Record:
-        """PATCH /api/v3/app/customers/{id}/addresses/{address_id} (assumed). Returns one address record.
-
-        Optional: city, street, postcode, country.
-        """
+        """PATCH /api/v3/app/customers/{id}/addresses/{address_id} (assumed). Returns one address record."""
     def delete_address(self, id: Id, address_id: Id, *, timeout: float | None = ..., **more: Any) -> None:
         """DELETE /api/v3/app/customers/{id}/addresses/{address_id} (assumed). Returns nothing."""
     def update_metadata(
@@ -340,10 +298,7 @@ class Customers(OperationGroup):
         timeout: float | None = ...,
         **more: Any,
     ) -> Customer:
-        """PATCH /api/v3/app/customers/{id}/metadata (assumed). Returns one customer record.
-
-        Required: metadata.
-        """
+        """PATCH /api/v3/app/customers/{id}/metadata (assumed). Returns one customer record."""
     def bulk_import(
         self,
         *,
@@ -352,10 +307,7 @@ class Customers(OperationGroup):
         timeout: float | None = ...,
         **more: Any,
     ) -> Record:
-        """POST /api/v3/app/customers/imports (assumed). Returns one import record.
-
-        Required: customers.
-        """
+        """POST /api/v3/app/customers/imports (assumed). Returns one import record."""
 
 class Webhooks(OperationGroup):
     """The operations of webhooks."""
@@ -375,8 +327,6 @@ class Webhooks(OperationGroup):
     ) -> Subscription:
         """POST /api/v3/app/webhooks (assumed). Returns one subscription record.
 
-        Required: topic, url.
-        Optional: enabled, secret.
         It is not sent again when its response is lost.
         """
     def get(self, id: Id, *, timeout: float | None = ..., **more: Any) -> Subscription:
@@ -391,10 +341,7 @@ class Webhooks(OperationGroup):
         timeout: float | None = ...,
         **more: Any,
     ) -> Subscription:
-        """PATCH /api/v3/app/webhooks/{id} (assumed). Returns one subscription record.
-
-        Optional: topic, url, enabled.
-        """
+        """PATCH /api/v3/app/webhooks/{id} (assumed). Returns one subscription record."""
     def delete(self, id: Id, *, timeout: float | None = ..., **more: Any) -> None:
         """DELETE /api/v3/app/webhooks/{id} (assumed). Returns nothing."""
     def list_topics(self, *, timeout: float | None = ..., **more: Any) -> Pages[Record]:
