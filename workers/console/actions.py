@@ -97,27 +97,9 @@ def download(event_id: str) -> Response:
 # Handlers and stores
 
 
-@pages.post("/handlers/<handler>/pause")
-def pause_handler(handler: str) -> AnyResponse:
-    return _set_handler(handler, pause=True)
-
-
-@pages.post("/handlers/<handler>/resume")
-def resume_handler(handler: str) -> AnyResponse:
-    return _set_handler(handler, pause=False)
-
-
-@pages.post("/stores/<store>/pause")
-def pause_store(store: str) -> AnyResponse:
-    return _set_store(store, pause=True)
-
-
-@pages.post("/stores/<store>/resume")
-def resume_store(store: str) -> AnyResponse:
-    return _set_store(store, pause=False)
-
-
-def _set_handler(handler: str, *, pause: bool) -> AnyResponse:
+@pages.post("/handlers/<handler>/pause", endpoint="pause_handler", defaults={"pause": True})
+@pages.post("/handlers/<handler>/resume", endpoint="resume_handler", defaults={"pause": False})
+def pause_or_resume_handler(handler: str, *, pause: bool) -> AnyResponse:
     if handler not in {one.name for one in handler_rows(console().client)}:
         raise NotFound(f"No worker has a handler {handler[:100]}, and it has no runs.")
     entry = begin_action("pause" if pause else "resume", handler=handler)
@@ -127,12 +109,13 @@ def _set_handler(handler: str, *, pause: bool) -> AnyResponse:
     return _finish(url_for("system.handlers"), end_action(entry, result))
 
 
-def _set_store(store: str, *, pause: bool) -> AnyResponse:
-    paused = Administration(console().client).paused()
-    if store not in console().config.stores and f"store:{store}" not in paused:
+@pages.post("/stores/<store>/pause", endpoint="pause_store", defaults={"pause": True})
+@pages.post("/stores/<store>/resume", endpoint="resume_store", defaults={"pause": False})
+def pause_or_resume_store(store: str, *, pause: bool) -> AnyResponse:
+    administration = Administration(console().client)
+    if store not in console().config.stores and f"store:{store}" not in administration.paused():
         raise NotFound(f"There is no store {store[:64]} in the config.")
     entry = begin_action("pause" if pause else "resume", store=store)
-    administration = Administration(console().client)
     administration.pause(store=store) if pause else administration.resume(store=store)
     result = f"{store} is {'paused; its deliveries are accepted and wait' if pause else 'resumed'}"
     return _finish(url_for("system.store", name=store), end_action(entry, result))
