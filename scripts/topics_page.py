@@ -53,7 +53,7 @@ def page() -> str:
 
 
 def _record(found: type[Record]) -> str:
-    fields = [(name, value) for owner in (Record, found) for name, value in vars(owner).items()]
+    fields = [(name, value) for owner in reversed(found.__mro__) for name, value in vars(owner).items()]
     rows = [
         f"| `{name}` | `{_type(value)}` | {inspect.getdoc(value)} |"
         for name, value in fields

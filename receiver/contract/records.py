@@ -144,7 +144,21 @@ class Record(Mapping[str, Any]):
         return f"{type(self).__name__}({None if found is MISSING else found!r})"
 
 
-class Product(Record):
+class _WithCurrency(Record):
+    @property
+    def currency(self) -> str:
+        """The currency of the amounts, by its ISO 4217 code: EUR."""
+        return self._currency_code() or self.text("currency").upper()
+
+
+class _WithPrice(_WithCurrency):
+    @property
+    def price(self) -> Decimal:
+        """The price, as an exact Decimal."""
+        return self.amount("price")
+
+
+class Product(_WithPrice):
     """A product. The API document shows its `id`, `name` and `price`; other fields depend on the store."""
 
     kind = "product"
@@ -154,18 +168,8 @@ class Product(Record):
         """The product's name."""
         return self.text("name")
 
-    @property
-    def price(self) -> Decimal:
-        """The price, as an exact Decimal."""
-        return self.amount("price")
 
-    @property
-    def currency(self) -> str:
-        """The currency of the amounts, by its ISO 4217 code: EUR."""
-        return self._currency_code() or self.text("currency").upper()
-
-
-class OrderLine(Record):
+class OrderLine(_WithPrice):
     """One line of an order: a product, its quantity and its price."""
 
     kind = "line"
@@ -180,16 +184,6 @@ class OrderLine(Record):
     def quantity(self) -> int:
         """The number of items."""
         return int(self._not_null("quantity"))
-
-    @property
-    def price(self) -> Decimal:
-        """The price, as an exact Decimal."""
-        return self.amount("price")
-
-    @property
-    def currency(self) -> str:
-        """The currency of the amounts, by its ISO 4217 code: EUR."""
-        return self._currency_code() or self.text("currency").upper()
 
 
 class Customer(Record):
@@ -214,7 +208,7 @@ class Customer(Record):
         return value
 
 
-class Order(Record):
+class Order(_WithCurrency):
     """An order. The fields are assumed: the API document shows none of them."""
 
     kind = "order"
@@ -228,11 +222,6 @@ class Order(Record):
     def total(self) -> Decimal:
         """The total, as an exact Decimal."""
         return self.amount("total")
-
-    @property
-    def currency(self) -> str:
-        """The currency of the amounts, by its ISO 4217 code: EUR."""
-        return self._currency_code() or self.text("currency").upper()
 
     @property
     def lines(self) -> tuple[OrderLine, ...]:

@@ -3,6 +3,7 @@
 Law of this room: only data; it imports the grammar and nothing that applies it.
 
 They follow the vendors' packages and documentation. Where these are incomplete, a comment says what is assumed.
+A key that is left out has the grammar's default: the signature is hex, and of the body alone.
 """
 
 from __future__ import annotations

@@ -36,7 +36,6 @@ SQUARE = Scheme(
 STRIPE = Scheme(
     name="stripe",
     headers=("Stripe-Signature",),
-    encoding="hex",
     list_sep=",",
     pair_sep="=",
     sig_keys=("v1",),
@@ -58,7 +57,6 @@ STRIPE = Scheme(
 PADDLE = Scheme(
     name="paddle",
     headers=("Paddle-Signature",),
-    encoding="hex",
     list_sep=";",
     pair_sep="=",
     sig_keys=("h1",),
@@ -81,7 +79,6 @@ PADDLE = Scheme(
 MERCADOPAGO = Scheme(
     name="mercadopago",
     headers=("x-signature",),
-    encoding="hex",
     list_sep=",",
     pair_sep="=",
     sig_keys=("v1",),
@@ -138,7 +135,6 @@ ADYEN = Scheme(
 MOLLIE = Scheme(
     name="mollie",
     headers=("X-Mollie-Signature",),
-    encoding="hex",
     list_sep=",",
     pair_sep="=",
     sig_keys=("sha256",),
@@ -156,7 +152,6 @@ MOLLIE = Scheme(
 GOCARDLESS = Scheme(
     name="gocardless",
     headers=("Webhook-Signature",),
-    encoding="hex",
     batch="json:events",
     dedupe="id",
     event=Sources(

@@ -9,7 +9,6 @@ from receiver.contract.signing.presets import preset_topics as topics
 GITHUB = Scheme(
     name="github",
     headers=("X-Hub-Signature-256",),
-    encoding="hex",
     pair_sep="=",
     sig_keys=("sha256",),
     event=Sources(
@@ -27,7 +26,6 @@ GITHUB = Scheme(
 SLACK = Scheme(
     name="slack",
     headers=("X-Slack-Signature",),
-    encoding="hex",
     pair_sep="=",
     sig_keys=("v0",),
     signed="v0:{timestamp}:{body}",
@@ -108,7 +106,6 @@ INTERCOM = Scheme(
     name="intercom",
     headers=("X-Hub-Signature",),
     algorithm="hmac-sha1",
-    encoding="hex",
     pair_sep="=",
     sig_keys=("sha1",),
     dedupe="id",
