@@ -45,12 +45,7 @@ _IRREGULAR = {
     "verify": "verified",
 }
 
-
-def _past_tense(verb: str) -> str:
-    return verb + ("d" if verb.endswith("e") else "ed")
-
-
-_PAST_TENSE = {**{verb: _past_tense(verb) for verb in _REGULAR.split()}, **_IRREGULAR}
+_PAST_TENSE = {**{verb: verb + ("d" if verb.endswith("e") else "ed") for verb in _REGULAR.split()}, **_IRREGULAR}
 ACTIONS = frozenset((*_PAST_TENSE, *_PAST_TENSE.values()))
 """The actions that the rule knows, in both tenses."""
 

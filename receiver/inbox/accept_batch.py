@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -139,9 +139,6 @@ def _results(reply: Any, group: Sequence[Delivery]) -> list[AcceptResult | Redis
 
 def _of_batch(results: Sequence[AcceptResult | RedisError]) -> AcceptResult:
     items = tuple(one for one in results if isinstance(one, AcceptResult))
-    return AcceptResult(joint_status([one.status for one in items]), items[0].id, items)
-
-
-def joint_status(statuses: Collection[AcceptStatus]) -> AcceptStatus:
-    """The status of a batch, by those of its events."""
-    return next(one for one in ("full", "accepted", "duplicate") if one in statuses)
+    statuses = {one.status for one in items}
+    status: AcceptStatus = next(one for one in ("full", "accepted", "duplicate") if one in statuses)
+    return AcceptResult(status, items[0].id, items)

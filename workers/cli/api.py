@@ -14,13 +14,14 @@ import click
 from redis import Redis
 
 from receiver.config import Config
+from receiver.config.values import is_loopback
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.records import Record
 from workers.cli import output
 from workers.cli.api_import import ImportOptions, import_file
 from workers.cli.auditing import record_if_reachable
 from workers.cli.listing import RowList
-from workers.cli.options import Command, choose_store, connect_server, is_on_this_machine, load_config, yes_option
+from workers.cli.options import Command, choose_store, connect_server, load_config, yes_option
 from workers.storeapi import exact_json
 from workers.storeapi.catalogue import Catalogue, Operation, configured_catalogue
 from workers.storeapi.confirmations import Confirmations, state_text
@@ -178,7 +179,7 @@ def call(
     if any(importing) and not is_import:
         raise ConfigError("--key, --again and --dry-run are for the import of a CSV or JSON Lines file with --data")
     client = client_for_store(config, store, _redis_if_available(config))
-    only_reads = wanted.method == "GET" or importing.dry_run or is_on_this_machine(config.stores[store].base_url)
+    only_reads = wanted.method == "GET" or importing.dry_run or is_loopback(config.stores[store].base_url)
     output.confirm(f"call {wanted.full_name} of {store}", yes=yes or only_reads, note=f"{wanted.method} {wanted.path}")
     if wanted.method != "GET" and not importing.dry_run:
         record_if_reachable(config, "call api", store=store, operation=wanted.full_name, of=values, file=data_file)

@@ -12,13 +12,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
-from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver import __version__
 from receiver.config import Config, load_from_environment
 from receiver.config.reloading import adopt, redis_variables
-from receiver.config.settings import ConsoleSettings
 from receiver.contract.diagnosis.formatting import waits
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.inbox import Declaration, EventQueries, connect_to
@@ -173,7 +171,9 @@ class Dev:
         output.echo()
         for name in self._config.stores:
             output.field("receiver", self._config.public_url_of(name), indent=2, wide=10)
-        output.field("console", _console_address(self._config.console, self._client), indent=2, wide=10)
+        opened = self._config.console
+        console = opened.address if has_password(opened) else new_link(opened, self._client)
+        output.field("console", console, indent=2, wide=10)
         if sandbox and self._config.stores:
             store, where = next(iter(self._config.stores)), self._config.sandbox.bind
             output.field("sandbox", f"http://{where}   store {store}, a shopper buys every 2 s", indent=2, wide=10)
@@ -314,10 +314,6 @@ class Dev:
         """The counters since the start."""
         now, before = self._events.counters().total, self._before or {}
         return {name: number - before.get(name, 0) for name, number in now.items()}
-
-
-def _console_address(settings: ConsoleSettings, client: Redis) -> str:
-    return settings.address if has_password(settings) else new_link(settings, client)
 
 
 def _workers(config: Config, logs: Path) -> list[Program]:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 from click.shell_completion import CompletionItem
@@ -20,7 +19,7 @@ from redis.exceptions import RedisError
 
 from receiver.config import EXAMPLE, Config, load, load_from_environment
 from receiver.config.errors import did_you_mean
-from receiver.config.values import LOOPBACK, is_store_name, parse_duration, parse_rate, parse_size
+from receiver.config.values import is_store_name, parse_duration, parse_rate, parse_size
 from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError, NotFound, ServerUnreachable, ServerUnusable, StorehooksError
 from receiver.inbox import Inbox, connect_to, keys
@@ -245,11 +244,6 @@ def send_command(config: Config, topic: str = "order.created") -> list[str]:
     """The command that sends an event with this config; nothing without a store."""
     names = sorted(config.stores)
     return [f"storehooks send {topic}" + (f" --store {names[0]}" if len(names) > 1 else "")] if names else []
-
-
-def is_on_this_machine(url: str) -> bool:
-    """Whether a URL is a sandbox store or a receiver of this machine, so that a call of it needs no confirmation."""
-    return urlsplit(url).hostname in LOOPBACK
 
 
 def require_store_name(name: str) -> None:

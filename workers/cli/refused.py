@@ -79,8 +79,9 @@ def list_refused(store: str | None, limit: int, follow: bool, json_: bool) -> No
     output.echo()
     stored = f"{refusals.count():,} stored on this host, {refusals.count_with_body():,} of them with a body"
     output.line(f"{stored}; each for {span(config.receiver.refused.max_age)} at most.", indent=2)
+    first = next((one.id for one in found if one.has_body), found[0].id)
     output.next_command(
-        f"storehooks verify --refused {_first_with_body(found)}  why it was refused",
+        f"storehooks verify --refused {first}  why it was refused",
         "storehooks refused release  accept those that are valid by now",
         "storehooks refused drop --all  delete them",
     )
@@ -139,7 +140,7 @@ def release(given: tuple[str, ...], store: str | None, dry_run: bool, yes: bool,
         output.confirm(f"verify refused {what} again and accept those that are valid", yes=yes or nothing)
     released = _dry_run(config, name, ids) if dry_run else _release(config, name, ids)
     if json_:
-        output.as_json(_released_json(released))
+        output.as_json(released)
     else:
         _show_released(released, dry_run)
     if released.still_refused or released.full:
@@ -169,10 +170,6 @@ def drop(given: tuple[str, ...], store: str | None, all_: bool, yes: bool) -> No
     record(client, "drop refused", count=len(chosen), store=store, refused=sorted(chosen)[:100] if given else ())
     refusals.delete(chosen)
     output.echo(f"{number} deleted")
-
-
-def _first_with_body(found: list[Refusal]) -> int:
-    return next((one.id for one in found if one.has_body), found[0].id)
 
 
 def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
@@ -212,15 +209,6 @@ def _show_released(released: Released, dry_run: bool) -> None:
         output.next_command("storehooks verify --refused last  why it is refused")
     else:
         output.next_command("storehooks events  the newest events")
-
-
-def _released_json(released: Released) -> dict[str, Any]:
-    return {
-        "accepted": released.accepted,
-        "duplicates": released.duplicates,
-        "full": released.full,
-        "still_refused": dict(released.still_refused),
-    }
 
 
 def _nothing(config: Config, store: str | None) -> str:

@@ -13,6 +13,7 @@ import click
 from redis.exceptions import RedisError
 
 from receiver.config import Config
+from receiver.config.values import is_loopback
 from receiver.contract.compose import Request
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.signing.grammar import Scheme
@@ -22,14 +23,7 @@ from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord
 from workers.cli import output
 from workers.cli.auditing import record_if_reachable
-from workers.cli.options import (
-    Command,
-    choose_store,
-    connect_server,
-    is_on_this_machine,
-    load_config,
-    yes_option,
-)
+from workers.cli.options import Command, choose_store, connect_server, load_config, yes_option
 from workers.operations.composing import (
     Tamper,
     change,
@@ -88,7 +82,7 @@ def send(
         output.echo(request.body)
         return
     url = config.public_url_of(name)
-    output.confirm(f"send it to {url}", yes=yes or is_on_this_machine(url), note="that is not on this machine")
+    output.confirm(f"send it to {url}", yes=yes or is_loopback(url), note="that is not on this machine")
     only = "   (the only store)" if store is None else ""
     output.field("to", f"{url}{only}", wide=8)
     kind, size = "your own" if data_file else "sample", f"{len(request.body):,}"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from typing import get_args
-from urllib.parse import urlsplit
 
 from flask import Blueprint, redirect, render_template, request, url_for
 from markupsafe import escape
 from werkzeug.wrappers import Response
 
-from receiver.config.values import LOOPBACK
+from receiver.config.values import is_loopback
 from receiver.contract.errors import ConfigError, NotFound
 from workers.console.page_data import (
     begin_action,
@@ -53,7 +52,7 @@ def send() -> Response | tuple[str, int]:
     text = request.form.get("data", "")
     try:
         require_topic(topic)
-        if not _is_local(config.public_url_of(store)) and not request.form.get("sure"):
+        if not is_loopback(config.public_url_of(store)) and not request.form.get("sure"):
             raise ConfigError("that URL is not on this machine; tick the box to send it there")
         data = json.loads(text)
         made = compose_request(config, store, topic, data, delivery_id, tamper)
@@ -91,7 +90,7 @@ def _form(store: str, topic: str, *, text: str | None = None, delivery_id: str =
         tampers=TAMPERS,
         tamper=request.form.get("tamper", ""),
         url=url,
-        is_local=_is_local(url),
+        is_local=is_loopback(url),
         sentence=sentence,
         done=done(),
     )
@@ -100,7 +99,3 @@ def _form(store: str, topic: str, *, text: str | None = None, delivery_id: str =
 def _require_store(store: str) -> None:
     if store not in console().config.stores:
         raise NotFound(f"There is no store {store[:64]} in the config.")
-
-
-def _is_local(url: str) -> bool:
-    return urlsplit(url).hostname in LOOPBACK

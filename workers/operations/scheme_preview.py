@@ -119,7 +119,7 @@ class PreviewedStore:
 
     def _detected(self, refusal: Refusal) -> Iterator[tuple[Scheme, str]]:
         capture = Capture(refusal.headers, refusal.body or b"")
-        for text in self._secret_texts():
+        for _, text in self._secrets():
             if self._is_over:
                 return
             found = detect([capture], text, url=self._store.url)
@@ -161,9 +161,6 @@ class PreviewedStore:
         except ValueError:
             return None
         return replace(self._store, scheme=scheme, secrets=tuple(secrets))
-
-    def _secret_texts(self) -> list[str]:
-        return [text for _, text in self._secrets()]
 
     def _secrets(self) -> Iterator[tuple[Secret, str]]:
         """The store's secrets, each with its text: another scheme may read another key from it."""

@@ -223,7 +223,8 @@ def corrected(base: Catalogue, given: CatalogueSettings, config: Config, key: tu
     paging = replace(base.paging, **given.paging.model_dump(exclude_none=True))
     operations = dict(base.operations)
     if given.paging.style:
-        operations = {name: _with_paging(one, given.paging.style) for name, one in operations.items()}
+        paged = {name: one for name, one in operations.items() if one.paging != "none"}
+        operations |= {name: replace(one, paging=given.paging.style) for name, one in paged.items()}
     prefix = base.prefix if given.prefix is None else _checked_prefix(given.prefix, key, config)
     operations = {name: _with_prefix(one, prefix) for name, one in operations.items()}
     fields, types = dict(base.fields), dict(base.types)
@@ -246,10 +247,6 @@ def _with_prefix(operation: Operation, prefix: str) -> Operation:
         return operation
     state: State = "overridden" if operation.documented else operation.state
     return replace(operation, state=state, path=f"{prefix}/{operation.below_prefix}")
-
-
-def _with_paging(operation: Operation, style: PagingStyle) -> Operation:
-    return operation if operation.paging == "none" else replace(operation, paging=style)
 
 
 def _changed(

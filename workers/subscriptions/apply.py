@@ -32,11 +32,7 @@ def apply_changes(
     A change that fails does not stop the others, unless the store cannot be used at all. `hold` renews the lock of the
     store's subscriptions before each call, and raises StoreLocked when the lock is lost.
     """
-    return _Application(store, hold or _no_lock).run(list(changes))
-
-
-def _no_lock() -> None:
-    pass
+    return _Application(store, hold or (lambda: None)).run(list(changes))
 
 
 class _Application:

@@ -194,7 +194,7 @@ def _is_read_only(folder: Path) -> bool:
 
 def host_facts(config: Config, last_events: Mapping[str, datetime]) -> HostFacts:
     folder = config.data_dir
-    existing = _nearest_folder(folder)
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     disk = os.statvfs(existing)
     facts = HostFacts(
         str(folder),
@@ -239,7 +239,8 @@ def _exposed(config: Config) -> Iterator[str]:
 def _secrets_in(data: Mapping[str, Any]) -> Iterator[str]:
     """Secrets that are written in the file itself, apart from the sandbox's."""
     redis = data.get("redis", {})
-    passwords = (_password_in(data.get(table, {}).get("url")) for table in ("redis", "history"))
+    urls = [data.get(table, {}).get("url") for table in ("redis", "history")]
+    passwords = (urlsplit(url).password for url in urls if isinstance(url, str))
     for value in (data.get("secrets", {}).get("key"), redis.get("sentinel_password"), *passwords):
         if value and not str(value).startswith(("env:", "file:")):
             yield value
@@ -249,15 +250,6 @@ def _secrets_in(data: Mapping[str, Any]) -> Iterator[str]:
         for value in (*signing, auth.get("client_secret"), auth.get("token")):
             if value and not str(value).startswith(("env:", "file:")) and value not in SANDBOX_SECRETS:
                 yield value
-
-
-def _password_in(url: Any) -> str | None:
-    return urlsplit(url).password if isinstance(url, str) else None
-
-
-def _nearest_folder(folder: Path) -> Path:
-    """The data directory, or the nearest parent that exists."""
-    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _now_valid(config: Config, refusals: Refusals, of: StoreRefusals) -> tuple[int, int]:

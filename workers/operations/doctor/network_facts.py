@@ -176,7 +176,8 @@ def probe_store(config: Config, store: str, redis: Redis | None, seconds: float)
         reply = client.request("GET", path, query={size: 1} if size else None)
         ahead = _clock_ahead(reply, before, time.time())
     except (ConfigError, ApiError) as error:
-        return ApiFacts(_state(error), _first_line(error), clock_ahead=None)
+        reason = error.reason if isinstance(error, ApiError) else str(error)
+        return ApiFacts(_state(error), reason.splitlines()[0], clock_ahead=None)
     return ApiFacts("fine", "", (time.monotonic() - started) * 1000, ahead, _token_left(config, store, redis))
 
 
@@ -191,10 +192,6 @@ def _state(error: ConfigError | ApiError) -> ApiState:
         (StatusError, "answered"),
     )
     return next((state for kind, state in states if isinstance(error, kind)), "answered")
-
-
-def _first_line(error: ConfigError | ApiError) -> str:
-    return (error.reason if isinstance(error, ApiError) else str(error)).splitlines()[0]
 
 
 def _clock_ahead(reply: ApiReply, before: float, after: float) -> float | None:

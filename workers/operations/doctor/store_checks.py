@@ -175,11 +175,12 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
         text, fix = checked.held_back.splitlines()
         yield fail(name, text, fix=fix)
     elif checked.missing:
-        yield fail(name, _drift(checked), *_troubles(checked), fix=f"storehooks subscriptions apply --store {name}")
+        troubles = [f"{theirs}: {trouble.note}" for theirs, trouble in checked.trouble.items() if trouble.note]
+        yield fail(name, _drift(checked), *troubles[:3], fix=f"storehooks subscriptions apply --store {name}")
     elif checked.pending:
         prune = f"the check deletes what no handler has wanted for {span(facts.config.subscriptions.prune_after)}"
-        fix = f"{plan}, then apply; or wait: {prune}"
-        yield warn(name, _drift(checked), *_whys(checked), fix=fix)
+        whys = [f"{change.get('topic')}: {change.get('why')}" for change in checked.pending]
+        yield warn(name, _drift(checked), *whys[:3], fix=f"{plan}, then apply; or wait: {prune}")
     elif every and age > MISSED_CHECKS * every:
         text = f"subscriptions were last checked {span(age)} ago"
         yield warn(name, text, fix="check that workers are running; the cause is in the worker's log")
@@ -189,14 +190,6 @@ def _drift(checked: CheckResult) -> str:
     changes = [f"{change.get('action')} {change.get('topic')}" for change in checked.pending]
     numbers = f"{counted(checked.wanted, 'subscription')} wanted, {len(checked.existing):,} at the store"
     return f"{numbers}; pending changes: {some(changes)}"
-
-
-def _whys(checked: CheckResult) -> list[str]:
-    return [f"{change.get('topic')}: {change.get('why')}" for change in checked.pending][:3]
-
-
-def _troubles(checked: CheckResult) -> list[str]:
-    return [f"{name}: {trouble.note}" for name, trouble in checked.trouble.items() if trouble.note][:3]
 
 
 # Refused deliveries

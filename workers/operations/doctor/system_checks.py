@@ -8,7 +8,7 @@ from datetime import datetime
 from urllib.parse import urlsplit
 
 from receiver.config import Config
-from receiver.config.values import LOOPBACK
+from receiver.config.values import LOOPBACK, is_loopback
 from receiver.contract.diagnosis.formatting import clock, counted, size, span
 from receiver.inbox.redis.connecting import OLDEST_VERSION
 from receiver.inbox.redis.server_state import is_nearly_full
@@ -74,9 +74,7 @@ def _public_url(config: Config) -> Iterator[Finding]:
                 fix=f"put a TLS proxy in front and set public_url to https:// ({where})",
             )
         return
-    remote = sorted(
-        name for name, store in config.stores.items() if store.base_url and not _is_loopback(store.base_url)
-    )
+    remote = sorted(name for name, store in config.stores.items() if store.base_url and not is_loopback(store.base_url))
     if remote or host not in LOOPBACK:
         why = f"the store {remote[0]} cannot reach it" if remote else f"the receiver listens on {host}"
         yield fail(
@@ -84,10 +82,6 @@ def _public_url(config: Config) -> Iterator[Finding]:
             f"public_url {config.receiver.public_url} is a loopback address, and {why}",
             fix=f"set public_url to the address that stores send to ({where})",
         )
-
-
-def _is_loopback(url: str) -> bool:
-    return urlsplit(url).hostname in LOOPBACK
 
 
 # The server

@@ -23,7 +23,8 @@ def outcome_of(run: Run, result: RunResult, declared: Declaration) -> Outcome:
     if result.ending is Ending.DONE:  # most often
         return Outcome(run, OutcomeKind.DONE, result.detail, settles=result.detail.pop("settles", ""))
     retries: Retries = declared.details["retries"]
-    kind = kind_of(result.ending, retries_left=run.attempts < _number_of(retries))
+    number = retries if isinstance(retries, int) else len(retries)
+    kind = kind_of(result.ending, retries_left=run.attempts < number)
     detail = result.detail
     if result.ending is Ending.DIED:
         group = group_id(run.handler, Ending.DIED, detail["error"])
@@ -57,7 +58,3 @@ def delay_after(attempt: int, retries: Retries) -> float:
         return float(retries[attempt - 1])
     longest = min(LONGEST_DELAY, FIRST_DELAY * GROWTH ** (attempt - 1))
     return random.uniform(0, longest)  # noqa: S311  jitter, not a secret
-
-
-def _number_of(retries: Retries) -> int:
-    return retries if isinstance(retries, int) else len(retries)

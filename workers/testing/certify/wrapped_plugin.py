@@ -123,15 +123,13 @@ class ObservedContext(Context[Any]):
 
     @property
     def api(self) -> Any:
-        return EffectProxy(super().api, _is_api_write, self.kill_switch, nested=True)
+        return EffectProxy(
+            super().api, lambda name: not name.startswith(("get", "list")), self.kill_switch, nested=True
+        )
 
     @property
     def state(self) -> Any:
         return EffectProxy(super().state, lambda name: name != "get", self.kill_switch)
-
-
-def _is_api_write(operation: str) -> bool:
-    return not operation.startswith(("get", "list"))
 
 
 def observe(ctx: Context[Any], kill_switch: KillSwitch) -> ObservedContext:
