@@ -15,7 +15,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
@@ -32,7 +31,7 @@ from workers.storeapi.confirmations import Confirmations
 from workers.storeapi.error_advice import error_for, store_words
 from workers.storeapi.errors import ApiError, ForeignOrigin, UnexpectedResponse
 from workers.storeapi.groups import Customers, Id, Orders, Products, Webhooks
-from workers.storeapi.pages import Fetch, Pages
+from workers.storeapi.pages import ApiReply, Fetch, Pages
 from workers.storeapi.response_shapes import one_line, record_in
 from workers.storeapi.transport.auth import ClientCredentials, Credentials, StaticToken, TokenSource
 from workers.storeapi.transport.call_sender import BEARER, ApiCall, CallLimit, CallSender, TokenHeader
@@ -43,18 +42,6 @@ from workers.storeapi.transport.rate_limit import ALL_STORES, LocalRateLimiter, 
 from workers.storeapi.writes import WriteWatcher, kind_of, writes_in
 
 CALL_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class ApiReply:
-    """A response: its JSON document, and the data and total that the envelope holds."""
-
-    status: int
-    headers: Mapping[str, str]
-    document: Any
-    data: Any
-    total: int | None = None
-    resent: bool = False
 
 
 class Client:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from receiver.contract.event import follow
 from receiver.contract.record_map import MISSING
@@ -27,23 +28,19 @@ _STYLES = 'style = "..."  # page, offset, cursor, link, header or none'
 R = TypeVar("R", bound=Record)
 
 
-class PageReply(Protocol):
-    """The part of a reply that is read here."""
+@dataclass(frozen=True)
+class ApiReply:
+    """A response: its JSON document, and the data and total that the envelope holds."""
 
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-
-    @property
-    def document(self) -> Any: ...
-
-    @property
-    def total(self) -> int | None: ...
+    status: int
+    headers: Mapping[str, str]
+    document: Any
+    data: Any
+    total: int | None = None
+    resent: bool = False
 
 
-Fetch = Callable[[Mapping[str, Any], str], PageReply]
+Fetch = Callable[[Mapping[str, Any], str], ApiReply]
 """(query, link or "") -> the reply."""
 
 
@@ -125,7 +122,7 @@ class Pages(Generic[R]):
             return _Position({self._param: given if first is None else int(given)})
         return _Position({} if first is None else {self._param: first})
 
-    def _following(self, position: _Position, reply: PageReply, rows: Sequence[Any], walk: _Walk) -> _Position | None:
+    def _following(self, position: _Position, reply: ApiReply, rows: Sequence[Any], walk: _Walk) -> _Position | None:
         """The position of the next page; None at the end."""
         if self._style in ("page", "offset"):
             # An empty page after a full one is the end, or a page that the store could not fill: the next one tells.
@@ -148,7 +145,7 @@ class Pages(Generic[R]):
             return False
         return not (walk.pages == 1 and len(rows) == self.total and (self.total >= self._size or self.total % 5 == 0))
 
-    def _next(self, reply: PageReply) -> Any:
+    def _next(self, reply: ApiReply) -> Any:
         """The cursor or the link of the next page; None if there is none."""
         if self._style in ("cursor", "link"):
             path = self._paging.next_cursor if self._style == "cursor" else self._paging.next_link
@@ -254,13 +251,13 @@ class Pages(Generic[R]):
     def _size(self) -> int:
         return int(self._query.get(self._paging.size_param, self._paging.size))
 
-    def _request(self, position: _Position) -> PageReply:
+    def _request(self, position: _Position) -> ApiReply:
         if position.link or self._style == "none":
             return self._fetch({}, position.link)
         size = {self._paging.size_param: self._size} if self._paging.size_param else {}
         return self._fetch({**size, **position.query}, "")
 
-    def _rows(self, reply: PageReply) -> list[Any]:
+    def _rows(self, reply: ApiReply) -> list[Any]:
         """The records as the store sent them. A list that is null is empty, and so is 204 No Content."""
         if reply.status == 204:
             return []

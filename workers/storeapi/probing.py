@@ -15,9 +15,9 @@ from receiver.config.catalogue_settings import CatalogueSettings
 from receiver.contract.event import follow
 from receiver.contract.record_map import MISSING
 from workers.storeapi.catalogue import Operation, corrected, total_at
-from workers.storeapi.client import ApiReply, Client
+from workers.storeapi.client import Client
 from workers.storeapi.errors import AccessDenied, ApiError, Blocked, ResourceNotFound, UnexpectedResponse
-from workers.storeapi.pages import Pages, next_in_header
+from workers.storeapi.pages import ApiReply, Pages, next_in_header
 from workers.storeapi.response_shapes import entries, lists_in, one_line, record_in
 
 PREFIXES = (
@@ -270,7 +270,7 @@ class PagingTrial:
     def styles(self, few: dict[str, Any]) -> Iterator[list[tuple[str, Any, str]]]:
         """The styles that fit, the surest first: lines of config, each with what was seen. `few` limits the records."""
         first = self._client.request("GET", self._listing.path, query={**self._listing.params, **few})
-        keys = [_key(row) for row in self.rows(first)]
+        keys = [str(row) for row in self.rows(first)]
         if next_in_header(first.headers.get("link", "")):
             yield [("style", "header", 'the Link header has rel="next"')]
         for path, value in _next_values(first.document):
@@ -314,7 +314,7 @@ class PagingTrial:
             reply = self._client.request("GET", self._listing.path, query={**self._listing.params, **query})
         except ApiError:
             return []
-        return [_key(row) for row in self.rows(reply)]
+        return [str(row) for row in self.rows(reply)]
 
 
 def results(client: Client) -> Iterator[tuple[Operation, str]]:
@@ -347,37 +347,27 @@ def _try(client: Client, operation: Operation, ids: dict[str, Any]) -> str:
     return "confirmed"
 
 
-def _key(row: Any) -> str:
-    """A record, to compare it with others."""
-    return str(row)
-
-
 def _totals(reply: ApiReply, rows: int) -> Iterator[str]:
     """The paths of numbers that may be the total: at least the number of records in the reply."""
-    paths = [*_numbers(reply.document, ""), *(f"header:{name}" for name in TOTAL_HEADERS)]
-    for path in paths:
+    named = [path for path, _ in _values(reply.document) if _TOTAL_KEY.fullmatch(path.rpartition(".")[2])]
+    for path in (*named, *(f"header:{name}" for name in TOTAL_HEADERS)):
         total = total_at(reply.document, reply.headers, path)
         if total is not None and total >= rows:
             yield path
 
 
-def _numbers(document: Any, path: str, depth: int = 3) -> Iterator[str]:
-    for where, value in entries(document, path) if isinstance(document, Mapping) and depth else ():
-        if _TOTAL_KEY.fullmatch(where.rpartition(".")[2]) and not isinstance(value, Mapping):
-            yield where
-        yield from _numbers(value, where, depth - 1)
+def _next_values(document: Any) -> Iterator[tuple[str, Any]]:
+    for path, value in _values(document):
+        is_value = isinstance(value, str | int) and not isinstance(value, bool)
+        if is_value and value and _NEXT_KEY.fullmatch(path.rpartition(".")[2]):
+            yield path, value
 
 
-def _next_values(document: Any, path: str = "", depth: int = 3) -> Iterator[tuple[str, Any]]:
-    for where, value in entries(document, path) if isinstance(document, Mapping) and depth else ():
-        if (
-            _NEXT_KEY.fullmatch(where.rpartition(".")[2])
-            and isinstance(value, str | int)
-            and not isinstance(value, bool)
-            and value
-        ):
-            yield where, value
-        yield from _next_values(value, where, depth - 1)
+def _values(document: Any, above: str = "", depth: int = 3) -> Iterator[tuple[str, Any]]:
+    """The fields of an object and of the objects in it, each with its path."""
+    for path, value in entries(document, above) if isinstance(document, Mapping) and depth else ():
+        yield path, value
+        yield from _values(value, path, depth - 1)
 
 
 def _toml(value: Any) -> str:

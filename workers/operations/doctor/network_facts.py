@@ -19,7 +19,6 @@ from receiver.config.settings import NetworkSettings
 from receiver.contract.errors import ConfigError
 from receiver.process.process_files import web_addresses
 from workers.operations.doctor.facts import ApiFacts, ApiState, WebFacts
-from workers.storeapi.client import ApiReply
 from workers.storeapi.configured_client import client_for_store, credentials_for_store
 from workers.storeapi.errors import (
     AccessDenied,
@@ -30,6 +29,7 @@ from workers.storeapi.errors import (
     TokenUnreachable,
     Unreachable,
 )
+from workers.storeapi.pages import ApiReply
 from workers.storeapi.transport.auth import token_seconds_left
 from workers.storeapi.transport.network import DIRECT, call_options
 

@@ -26,9 +26,12 @@ def list_(shop: Shop, call: SandboxCall) -> Listing:  # noqa: ARG001
 
 def create(shop: Shop, call: SandboxCall) -> Json:
     customer_id = call.body.get("customer_id")
-    customer = shop.find("customer", check_integer(customer_id, "customer_id")) if customer_id is not None else None
+    customer = None
+    if customer_id is not None:
+        found = shop.find("customer", check_integer(customer_id, "customer_id"))
+        customer = {name: found.get(name) for name in ("id", "name", "email")}
     extra = {name: value for name, value in call.body.items() if name not in ("id", "customer_id", "status")}
-    return _insert(shop, {**extra, "customer": _customer_summary(customer), "lines": _lines(shop, call.body["lines"])})
+    return _insert(shop, {**extra, "customer": customer, "lines": _lines(shop, call.body["lines"])})
 
 
 def get(shop: Shop, call: SandboxCall) -> Json:
@@ -123,7 +126,3 @@ def _lines(shop: Shop, given: Any) -> list[Json]:
 
 def _total(lines: list[Json]) -> str:
     return f"{sum((Decimal(line['price']) * line['quantity'] for line in lines), Decimal(0)):.2f}"
-
-
-def _customer_summary(customer: Json | None) -> Json | None:
-    return customer and {name: customer.get(name) for name in ("id", "name", "email")}
