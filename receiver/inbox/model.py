@@ -291,11 +291,11 @@ def read_declarations(texts: Mapping[bytes, bytes]) -> dict[bytes, Declaration]:
     found: dict[bytes, Declaration] = {}
     for name, text in texts.items():
         with suppress(ValueError, KeyError, TypeError):
-            found[name] = _declaration(orjson.loads(text))
+            found[name] = read_declaration(orjson.loads(text))
     return found
 
 
-def _declaration(fields: Mapping[str, Any]) -> Declaration:
+def read_declaration(fields: Mapping[str, Any]) -> Declaration:
     return Declaration(
         handler=fields["handler"],
         version=fields["version"],

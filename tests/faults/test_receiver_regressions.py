@@ -260,7 +260,7 @@ def test_a_done_effect_with_a_result_that_is_not_json_is_not_repeated() -> None:
     ("text", "error"),
     [
         ("import sys\nsys.exit('bye')\n", "cannot be loaded: SystemExit: bye"),
-        ("import os\nos.kill(os.getpid(), 9)\n", "killed by signal 9"),
+        ("import os\nos.kill(os.getpid(), 9)\n", "it was killed by SIGKILL"),
     ],
 )
 def test_a_plugin_that_ends_its_process_is_reported_in_one_sentence(

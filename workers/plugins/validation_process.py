@@ -14,9 +14,10 @@ import orjson
 from receiver.config import Config
 from receiver.contract.errors import PluginError
 from receiver.inbox import Declaration
+from receiver.inbox.model import read_declaration
 from workers.plugins import discovery, validation
 from workers.plugins.plugin_code import SourceCopies, ValidatedCode
-from workers.processes import isolate_child, wait_for_exit
+from workers.processes import describe_exit, isolate_child, wait_for_exit
 
 LOAD_SECONDS = 60
 """How long plugins may take to load: when they are validated, and in each child process."""
@@ -82,15 +83,11 @@ def _plugins_in(report: bytes, code: int) -> ValidatedPlugins:
     try:
         found = orjson.loads(report)
     except orjson.JSONDecodeError:
-        raise PluginError(
-            f"loading the plugins ended the process ({_describe_exit(code)}); load them one by one"
-        ) from None
+        why = f"it took longer than {LOAD_SECONDS} s" if code == -signal.SIGALRM else f"it {describe_exit(code)}"
+        raise PluginError(f"loading the plugins ended the process ({why}); load them one by one") from None
     if "error" in found:
         raise PluginError(found["error"], logged=found["logged"])
-    handlers = [
-        Declaration(**{**one, "topics": tuple(one["topics"]), "stores": tuple(one["stores"])})
-        for one in found["handlers"]
-    ]
+    handlers = [read_declaration(one) for one in found["handlers"]]
     return ValidatedPlugins(handlers, ValidatedCode.from_json(found["code"]), found["left_out"])
 
 
@@ -125,9 +122,3 @@ def _load_and_report(config: Config, writer: int, parent: int, only: str, valida
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(exit_code)
-
-
-def _describe_exit(code: int) -> str:
-    if code == -signal.SIGALRM:
-        return f"it took longer than {LOAD_SECONDS} s"
-    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,7 +1,5 @@
 """Presets of standards, and bases to extend. Only data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from receiver.contract.signing.grammar import Scheme, Sources

@@ -1,7 +1,5 @@
 """Presets of payment providers. Only data; the comment above a preset names its source."""
 
-from __future__ import annotations
-
 from receiver.contract.signing.grammar import Scheme, Sources
 from receiver.contract.signing.presets import preset_records as records
 from receiver.contract.signing.presets import preset_topics as topics

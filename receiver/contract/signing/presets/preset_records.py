@@ -4,8 +4,6 @@ The comment above a map names its source. A field with "" is not in the store's 
 only ids (BigCommerce, Nuvemshop) and those that are not shops have no map.
 """
 
-from __future__ import annotations
-
 from receiver.contract.record_map import RecordMap
 
 # @shopify/shopify-api 13, REST types. The payload of a product has no currency: it is that of the shop.

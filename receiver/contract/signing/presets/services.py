@@ -1,7 +1,5 @@
 """Presets of services that are not shops. Only data; the comment above a preset names its source."""
 
-from __future__ import annotations
-
 from receiver.contract.signing.grammar import Scheme, Sources
 from receiver.contract.signing.presets import preset_topics as topics
 

@@ -1,7 +1,5 @@
 """Presets of shops and marketplaces. Only data; the comment above a preset names its source."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from receiver.contract.signing.grammar import Scheme, Sources
