@@ -23,7 +23,13 @@ from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.events import EventRecord
 from workers.cli import output
 from workers.cli.auditing import record_if_reachable
-from workers.cli.options import Command, choose_store, connect_server, load_config, yes_option
+from workers.cli.options import (
+    Command,
+    choose_store,
+    connect_server,
+    load_config,
+    yes_option,
+)
 from workers.operations.composing import (
     Tamper,
     change,
