@@ -126,7 +126,7 @@ class SubscriptionChecks:
         try:
             yield lambda: self._extend_lock(store, token)
         finally:
-            script_runner.run_one(self.client, "unlock", store, token)
+            script_runner.run_one(self.client, "relock", store, token, 0)
 
     def _extend_lock(self, store: str, token: str) -> None:
         held = script_runner.run_one(self.client, "relock", store, token, LOCK_MS)

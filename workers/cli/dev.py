@@ -343,7 +343,6 @@ def _sandbox_settings(config: Config) -> object:
 
 
 def _needs_restart(before: Config, now: Config) -> list[str]:
-    """The changed settings that need a restart."""
     pairs = {
         "[redis]": (before.redis, now.redis),
         "the first store, which the sandbox simulates,": (next(iter(before.stores), ""), next(iter(now.stores), "")),

@@ -33,7 +33,6 @@ class FileWatch:
 
 
 def config_files(config: Config) -> list[Path]:
-    """The config file and the files that it includes."""
     if config.path is None:
         return []
     return [config.path, *included_files(config.path, config.include)]

@@ -35,8 +35,6 @@ Tamper = Literal["signature", "body", "time"]
 
 
 class SendAnswer(NamedTuple):
-    """What the receiver answered."""
-
     status: int
     word: str
     """"accepted" or "duplicate", or the title of the problem."""

@@ -34,8 +34,6 @@ def stores_with_secrets(config: Config) -> Mapping[str, Store]:
 
 @dataclass
 class Released:
-    """The results of a release."""
-
     accepted: int = 0
     duplicates: int = 0
     full: int = 0

@@ -68,7 +68,6 @@ def describe(when: When | None) -> str | None:
 
 
 def describe_one(path: str, wanted: Any) -> str:
-    """One condition as text."""
     if wanted is None:
         return f"{path} is not there"
     if isinstance(wanted, str):

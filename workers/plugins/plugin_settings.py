@@ -35,7 +35,6 @@ def settings_of_store(config: Config, plugin: str, store: str) -> Mapping[str, A
 
 
 def is_configured(config: Config, plugin: str) -> bool:
-    """Whether the config has settings of a plugin."""
     return plugin in config.plugins or any(plugin in store.plugins for store in config.stores.values())
 
 

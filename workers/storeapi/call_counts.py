@@ -30,7 +30,6 @@ class CallCounts:
 
 
 def calls_by_status(redis: Redis) -> dict[tuple[str, str], int]:
-    """The number of calls by store and status."""
     fields: Any = redis.hgetall(keys.CALLS)
     found = {}
     for name, number in fields.items():

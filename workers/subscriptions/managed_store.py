@@ -35,7 +35,6 @@ from workers.subscriptions.store_secrets import StoreSecrets
 
 
 def declared_handlers(redis: Redis) -> Handlers:
-    """The handlers that workers have declared."""
     return Handlers(tuple(EventQueries(redis).declared()))
 
 

@@ -251,7 +251,6 @@ class FailureQueries:
         return sorted(found, key=lambda one: one.failed_at)
 
     def read(self, places: Sequence[FailurePlace]) -> list[Failure]:
-        """The failures at these places."""
         pipeline = self.client.pipeline(transaction=False)
         for one in places:
             _queue_reads(pipeline, one.item)

@@ -65,7 +65,6 @@ def run(client: Redis | DirectConnection, calls: Sequence[ScriptCall], *, replic
 
 
 def run_one(client: Redis | DirectConnection, name: str, *arguments: Argument) -> Any:
-    """Run one script, and return its reply."""
     return run(client, [ScriptCall(name, arguments)])[0]
 
 

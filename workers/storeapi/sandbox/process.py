@@ -34,8 +34,6 @@ THREADS = 16
 
 @dataclass(frozen=True)
 class SandboxOptions:
-    """The options of `storehooks sandbox`."""
-
     store: str
     interval: float | None = 2.0
     """Seconds between two events of the shopper; None: no shopper."""

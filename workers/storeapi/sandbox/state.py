@@ -60,7 +60,6 @@ class SandboxState:
             return self._db.execute(statement, values).fetchall()
 
     def clear(self) -> None:
-        """Delete everything."""
         with self.transaction():
             for table in ("records", "counters", "once", "tokens", "webhook_outbox"):
                 self.execute(f"DELETE FROM {table}")  # noqa: S608

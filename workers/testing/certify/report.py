@@ -50,7 +50,6 @@ def reproduce(results: Results, scenario: str) -> str:
 
 
 def lines(results: Results) -> Iterator[str]:
-    """The report as text."""
     target = results.target
     figures = f"{counted(len(target.handlers), 'handler')}, {counted(results.events, 'event')}, seed {results.seed}"
     yield f"{target.name} {target.version}: {figures}, in {results.seconds:.0f} s"

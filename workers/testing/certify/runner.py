@@ -72,8 +72,6 @@ class HandlerOrder:
 
 @dataclass
 class Results:
-    """Findings and measurements."""
-
     target: Target
     seed: int
     events: int = 0
@@ -347,7 +345,6 @@ def _lines(path: Path) -> Iterable[str]:
 
 
 def target_of(source: str, handlers: Sequence[Declaration]) -> Target:
-    """The target for a plugin with these handlers."""
     topics = tuple(dict.fromkeys(topic for handler in handlers for topic in handler.topics))
     names = tuple(handler.handler for handler in handlers)
     missing = {one.handler: ", ".join(_missing_options(one)) for one in handlers}
