@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ import orjson
 from redis import Redis
 
 from receiver.inbox import keys
-from receiver.inbox.model import from_ms
 from receiver.inbox.queries.event_pages import WholeEvent
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
@@ -85,7 +83,6 @@ class Receipt:
     ended: str = ""
     hash: str = ""
     """SHA-256 of all other fields as JSON with sorted keys."""
-    at: datetime | None = None
 
 
 class Erasures:
@@ -171,17 +168,16 @@ class Erasures:
 
     def receipts(self) -> list[Receipt]:
         """All receipts, the newest first."""
-        found: Any = self.client.zrange(keys.RECEIPTS, 0, -1, desc=True, withscores=True)
-        return [_receipt(text, from_ms(at)) for text, at in found]
+        found: Any = self.client.zrange(keys.RECEIPTS, 0, -1, desc=True)
+        return list(map(_receipt, found))
 
 
 def _packed(receipt: Receipt) -> bytes:
-    fields = {name: value for name, value in asdict(receipt).items() if name != "at"}
-    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps(asdict(receipt), option=orjson.OPT_SORT_KEYS)
 
 
-def _receipt(text: bytes, at: datetime | None = None) -> Receipt:
-    return Receipt(**orjson.loads(text), at=at)
+def _receipt(text: bytes) -> Receipt:
+    return Receipt(**orjson.loads(text))
 
 
 def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -90,7 +89,7 @@ def erase(
     with output.progress("erasing", STEPS) as bar:
         done = erasing.run(person(), open_too=open_too, step=bar.next_step)
     trail.end(entry, f"receipt {done.id}")
-    output.as_json(_as_json(done)) if json_ else _show(done)
+    output.as_json(done) if json_ else _show(done)
     if done.missed:
         output.error(f"{counted(len(done.missed), 'event')} could not be erased; the receipt names them")
         raise click.exceptions.Exit(1)
@@ -122,16 +121,12 @@ def _show_receipts(which: str | None, json_: bool) -> None:
         one = next((one for one in found if one.id.startswith(which)), None)
         if one is None:
             raise NotFound(f"no receipt {which[:64]!r}; `storehooks erase --receipts` lists them")
-        output.as_json(_as_json(one)) if json_ else _show(one)
+        output.as_json(one) if json_ else _show(one)
         return
     rows = [{"id": one.id, "store": one.store, "by": one.by, "who": one.who, "ended": one.ended} for one in found]
-    RECEIPTS.show([_as_json(one) for one in found] if json_ else rows, json_=json_)
+    RECEIPTS.show(list(map(asdict, found)) if json_ else rows, json_=json_)
     if not json_:
         output.next_command(*(f"storehooks erase --receipt {one.id}  what was erased" for one in found[:1]))
-
-
-def _as_json(receipt: Receipt) -> dict[str, Any]:
-    return {name: value for name, value in asdict(receipt).items() if name != "at"}
 
 
 def _show(receipt: Receipt) -> None:

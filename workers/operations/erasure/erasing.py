@@ -163,6 +163,6 @@ class Erasing:
 
 def signed(receipt: Receipt) -> Receipt:
     """The receipt with the hash of its other fields."""
-    fields = {name: value for name, value in asdict(receipt).items() if name not in ("hash", "at")}
+    fields = {name: value for name, value in asdict(receipt).items() if name != "hash"}
     text = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
     return replace(receipt, hash=hashlib.sha256(text).hexdigest())
