@@ -14,22 +14,3 @@ from receiver.inbox.outcomes import Outcome
 from receiver.inbox.queries.events import EventQueries
 from receiver.inbox.queries.failures import FailureQueries
 from receiver.inbox.redis.connecting import connect, connect_to, server_url
-
-__all__ = [
-    "AcceptResult",
-    "Administration",
-    "Claim",
-    "Declaration",
-    "EventQueries",
-    "FailureQueries",
-    "Housekeeping",
-    "Inbox",
-    "Limit",
-    "Outcome",
-    "Routes",
-    "Run",
-    "StoredEvent",
-    "connect",
-    "connect_to",
-    "server_url",
-]

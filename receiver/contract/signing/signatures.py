@@ -19,8 +19,8 @@ import orjson
 
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.signing.decoding import strict_base64, strict_base64url, strict_hex
-from receiver.contract.signing.grammar import Scheme, SchemeError, Secret, Sources
-from receiver.contract.signing.presets import PRESETS, STANDARD_WEBHOOKS
+from receiver.contract.signing.grammar import Scheme, SchemeError, Secret  # noqa: F401  also for others
+from receiver.contract.signing.presets import PRESETS, STANDARD_WEBHOOKS  # noqa: F401  for others
 from receiver.contract.signing.scheme_checks import MAX_POSITIONS
 from receiver.contract.signing.sources import (
     BODY,
@@ -35,37 +35,6 @@ from receiver.contract.signing.sources import (
     scalar_text,
     unverified_text,
 )
-
-__all__ = [
-    "MAX_CANDIDATES",
-    "MAX_LEARNED",
-    "MAX_SECRETS",
-    "MAX_SIGNATURE_HEADER",
-    "MAX_TRIED",
-    "PRESETS",
-    "STANDARD_WEBHOOKS",
-    "Headers",
-    "Pairs",
-    "Scheme",
-    "SchemeError",
-    "Secret",
-    "Signed",
-    "Sources",
-    "Verified",
-    "candidates_in",
-    "check_timestamp",
-    "find_secret",
-    "find_signatures",
-    "id_has_separator",
-    "joined_id",
-    "may_be_cut",
-    "parse_timestamp",
-    "read_source",
-    "read_timestamp",
-    "sign",
-    "split_signatures",
-    "verify",
-]
 
 Pairs = list[tuple[str, str]]
 
