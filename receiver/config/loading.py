@@ -1,4 +1,9 @@
-"""Finds the config file, merges included files and the environment, and returns the validated Config."""
+"""Finds the config file, merges included files and the environment, and returns the validated Config.
+
+No process takes `data_dir` from its working directory. A relative path is relative to the config file. Without one, it
+is $STATE_DIRECTORY, which systemd sets for a unit with StateDirectory=, else the folder `data` beside the config file,
+and without a config file the user's state directory.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from receiver.config.config import Config
-from receiver.config.data_dir import DEFAULT, find_data_dir
 from receiver.config.environment import read_environment, sets_keys
 from receiver.config.references import find_references, resolve
 from receiver.config.settings import FileSettings
@@ -17,6 +21,7 @@ from receiver.config.source_files import KeyPath, Place, Places, merge, read_fil
 from receiver.contract.errors import ConfigError
 
 EXAMPLE = "config.example.toml"
+DATA_DIR = "data"
 
 
 def find_config_file(explicit: str | None, environ: Mapping[str, str]) -> Path | None:
@@ -101,10 +106,36 @@ def _find_data_dir(values: dict[str, Any], places: Places, path: Path | None, en
     redis, key = values.setdefault("redis", {}), ("redis", "data_dir")
     given = redis.get("data_dir", "") if isinstance(redis, dict) else None
     if isinstance(given, str):  # else it is refused, with its place
-        found, place = find_data_dir(given, _place_of(key, places), config_file=path, environ=environ)
+        found, place = _choose_data_dir(given, _place_of(key, places), path, environ)
         redis["data_dir"] = str(found)
         places[key] = place or Place("default")
-    return Path(given or DEFAULT)
+    return Path(given or DATA_DIR)
+
+
+def _choose_data_dir(
+    given: str, place: Place | None, config_file: Path | None, environ: Mapping[str, str]
+) -> tuple[Path, Place | None]:
+    """Return the directory, and what decided it, which is None for a default. Raises ConfigError for a variable that
+    leaves it to the working directory."""
+    if place is not None and place.source.startswith("$"):
+        return _absolute(environ.get(place.source[1:], "") and given, place), place
+    if given:
+        return (Path(given) if config_file is None else config_file.parent / given), place
+    if folder := environ.get("STATE_DIRECTORY", "").partition(":")[0]:
+        place = Place("$STATE_DIRECTORY")
+        return _absolute(folder, place), place
+    if config_file is not None:
+        return config_file.parent / DATA_DIR, None
+    if (state := environ.get("XDG_STATE_HOME", "")).startswith("/"):
+        return Path(state) / "storehooks", Place("$XDG_STATE_HOME")
+    return Path(environ.get("HOME") or "/") / ".local/state/storehooks", Place("$HOME")
+
+
+def _absolute(given: str, place: Place) -> Path:
+    if not given.startswith("/"):
+        what = f"has {given!r}, a relative path" if given else "is empty"
+        raise ConfigError(f"{place} {what}; set an absolute path, such as /var/lib/storehooks, or unset the variable")
+    return Path(given)
 
 
 def _place_of(key: KeyPath, places: Places) -> Place | None:

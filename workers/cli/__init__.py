@@ -35,7 +35,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "dev": ("dev", "Run everything: receiver, workers, console, sandbox store."),
         "web": ("run", "Run the receiver: the public HTTP endpoint."),
         "worker": ("run", "Run the workers and their housekeeper."),
-        "console": ("console", "Run the operator's web app."),
+        "console": ("run", "Run the operator's web app."),
         "sandbox": ("sandbox", "Run a sandbox store: an API, a shopper, signed webhooks."),
         "listen": ("listen", "Send new events to a local program, until Ctrl-C."),
         "init": ("init", "Write config.toml and plugins/hello.py in this folder."),

@@ -1,4 +1,4 @@
-"""web, worker: the processes of production, as the Procfile runs them."""
+"""web, worker, console: the processes of production, as the Procfile runs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from receiver.config import data_dir_from_environment, load_from_environment
 from receiver.contract.errors import ConfigError
 from receiver.process.process_files import held
-from workers.cli.options import Command, given_config
+from workers.cli.options import Command, connect_server, given_config, load_config
 from workers.cli.output import echo
 from workers.processes import python_command
 
@@ -40,6 +40,25 @@ def worker(check: bool) -> None:
         click.get_current_context().exit(1 if fault else 0)
     else:
         replace_process("workers")
+
+
+@click.command(cls=Command)
+@click.option("--link", is_flag=True, help="Only print a link that opens a running console once.")
+def console(link: bool) -> None:
+    """Run the operator's web app.
+
+    With a password ([console] password), it prints its address. Without one, it listens on a loopback address only, and
+    prints a link that works once.
+    """
+    from workers.console.access import has_password, new_link
+
+    if not link:
+        replace_process("workers.console")
+    config = load_config()
+    if has_password(config.console):
+        echo(f"{config.console.address}   log in with the password")
+        return
+    echo(new_link(config.console, connect_server(config)))
 
 
 def workers_fault(data_dir: Path) -> str:

@@ -20,9 +20,8 @@ from tests.support.programs import ROOT
 from tests.workers.conftest import AUTH, SandboxRun
 from workers.storeapi import Client, Credentials
 from workers.storeapi.errors import AccessDenied, ApiError, TokenRefused
-from workers.storeapi.transport.auth import ClientCredentials, Token
+from workers.storeapi.transport.auth import ClientCredentials, Token, TokenSealer
 from workers.storeapi.transport.http import HttpSession
-from workers.storeapi.transport.token_sealing import TokenSealer
 
 
 def call_at_once(

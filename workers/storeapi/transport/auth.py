@@ -1,7 +1,8 @@
 """Auth: where a bearer token comes from. OAuth 2.0 client credentials (RFC 6749, section 4.4), or a configured token.
 
-All processes share the token through Redis, where it is sealed. One process fetches it while the others wait. It is
-refreshed before it expires, and once after a store has refused it.
+All processes share the token through Redis, where it is sealed: reading Redis without the credentials does not give a
+token. One process fetches it while the others wait. It is refreshed before it expires, and once after a store has
+refused it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from workers.storeapi.errors import Blocked, Redirected, TokenRefused, TokenUnre
 from workers.storeapi.transport.http import HttpSession
 from workers.storeapi.transport.retry import backoff, is_fault, retry_after
 from workers.storeapi.transport.token_answer import TOKEN_PATH, Token, token_in, words_of
-from workers.storeapi.transport.token_sealing import TokenSealer
 
 FETCH_SECONDS = 10.0
 FETCH_ATTEMPTS = 4
@@ -34,6 +34,7 @@ ERROR_MS = 1_000
 MAX_PAUSE_MS = 3_600_000
 """How long a Retry-After is honoured; after that the token endpoint is asked once more."""
 POLL_SECONDS = 0.02
+_NONCE_BYTES = 12
 
 
 class TokenSource(Protocol):
@@ -101,6 +102,32 @@ class Credentials:
         """The secret in each form in which a server may repeat it."""
         secret = self.client_secret
         return self._basic(), secret, quote_plus(secret), quote(secret)
+
+
+class TokenSealer:
+    """Seals and unseals tokens with one key; a sealed token is bound to the Redis key that holds it.
+
+    The key is derived from the credentials, which every process has in its config. So every process can open what
+    another one sealed, without agreeing on anything else. They alone would be enough to fetch a token anyway.
+    """
+
+    def __init__(self, key: bytes, redis_key: str) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # slow to import, and not every process calls
+
+        self._cipher, self._redis_key = AESGCM(key), redis_key.encode()
+
+    def seal(self, token: str) -> bytes:
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, token.encode(), self._redis_key)
+
+    def unseal(self, sealed: bytes) -> str:
+        """The token; empty where it was not sealed with this key for this Redis key."""
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self._redis_key).decode()
+        except (InvalidTag, ValueError):
+            return ""
 
 
 class ClientCredentials:
