@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 import orjson
-from redis import Redis
 
 from receiver.contract.intake import Delivery
 from receiver.inbox import keys
@@ -16,6 +15,7 @@ from receiver.inbox.history_place import place_host
 from receiver.inbox.model import pack
 from receiver.inbox.queries.handlers import held_stores
 from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.connecting import ServerUser
 from receiver.inbox.redis.raw_connection import Argument
 
 RETIRE_SLICE = 500
@@ -123,10 +123,7 @@ class BulkStep(NamedTuple):
 NO_STEP = BulkStep()
 
 
-class Administration:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class Administration(ServerUser):
     def reopen(
         self,
         items: Sequence[str],

@@ -15,13 +15,12 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 import orjson
-from redis import Redis
 
 from receiver.inbox import keys
 from receiver.inbox.model import from_ms
 from receiver.inbox.queries.damage import as_text
 from receiver.inbox.redis import script_runner
-from receiver.inbox.redis.connecting import server_ms
+from receiver.inbox.redis.connecting import ServerUser, server_ms
 
 LEASE_MS = 30_000
 """Longer than one message takes to be sent."""
@@ -89,10 +88,7 @@ class AlertJudgement(NamedTuple):
         return marks
 
 
-class AlertStore:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class AlertStore(ServerUser):
     def firing(self) -> list[Alert]:
         """The alerts that fire now, the oldest first."""
         found: Any = self.client.hgetall(keys.ALERTS)

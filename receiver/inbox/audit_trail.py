@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from redis import Redis
 
 from receiver.inbox import keys
 from receiver.inbox.model import from_ms
 from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.connecting import ServerUser
 
 MAX_ENTRIES = 20_000
 
@@ -37,10 +37,7 @@ class AuditEntry:
     """None for one that is being written: it is recorded with the server's time."""
 
 
-class AuditTrail:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class AuditTrail(ServerUser):
     def begin(self, who: str, action: str, selection: Mapping[str, Any], *, count: int | None = None) -> AuditEntry:
         """Record an action that is about to be performed."""
         chosen = {name: value for name, value in selection.items() if value not in (None, "", (), [], False)}

@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import Any, Literal
 
 import orjson
-from redis import Redis
 
 from receiver.contract.diagnosis.formatting import counted
 from receiver.inbox import keys
@@ -23,6 +22,7 @@ from receiver.inbox.model import from_ms, to_number
 from receiver.inbox.queries.damage import as_text, read_each
 from receiver.inbox.queries.failures import FailureFilter, MatchingGroup
 from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.connecting import ServerUser
 
 MAX_RECORDS = 200
 TRIED_FIRST = 5
@@ -102,10 +102,7 @@ class BulkAction:
         return "; ".join(parts)
 
 
-class BulkActions:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class BulkActions(ServerUser):
     def start(
         self,
         action: BulkKind,

@@ -11,11 +11,10 @@ import secrets
 from collections.abc import Mapping
 from typing import Literal
 
-from redis import Redis
-
 from receiver.inbox import keys
 from receiver.inbox.queries.damage import as_text
 from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.connecting import ServerUser
 
 Role = Literal["operator", "viewer"]
 SESSION_SECONDS = 12 * 3600
@@ -29,10 +28,7 @@ BUCKETS = 256
 _LETTERS = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"
 
 
-class ConsoleLogins:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class ConsoleLogins(ServerUser):
     def open(self, role: Role, password: str) -> str:
         """Begin a session; returns the value of its cookie. A link opens one with an empty password."""
         cookie = secrets.token_urlsafe(32)

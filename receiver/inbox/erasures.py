@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 import orjson
-from redis import Redis
 
 from receiver.inbox import keys
 from receiver.inbox.queries.event_pages import WholeEvent
 from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.connecting import ServerUser
 from receiver.inbox.redis.raw_connection import Argument
 
 FIND_SLICE = 200
@@ -85,10 +85,7 @@ class Receipt:
     """SHA-256 of all other fields as JSON with sorted keys."""
 
 
-class Erasures:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class Erasures(ServerUser):
     # Events
 
     def many(self, store: str) -> int:

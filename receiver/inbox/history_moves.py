@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
-from redis import Redis
 
 from receiver.inbox import keys
 from receiver.inbox.model import to_number
 from receiver.inbox.queries.event_pages import WholeEvent
 from receiver.inbox.queries.runs import page_after
 from receiver.inbox.redis import script_runner
-from receiver.inbox.redis.connecting import server_ms
+from receiver.inbox.redis.connecting import ServerUser, server_ms
 from receiver.inbox.redis.raw_connection import Argument
 
 MOVE_SLICE = 2000
@@ -54,10 +53,7 @@ class MoveReport:
     """One of those, and why."""
 
 
-class HistoryMoves:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class HistoryMoves(ServerUser):
     def settled(self, *, age: float, position: Position = BEGINNING, many: int = MOVE_SLICE) -> SettledPage:
         """Events that settled at least `age` seconds ago, a page at a time, in the order in which they settled."""
         start, last = position

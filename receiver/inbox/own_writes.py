@@ -16,7 +16,7 @@ from receiver.inbox import keys
 from receiver.inbox.model import from_ms
 from receiver.inbox.queries.damage import as_text
 from receiver.inbox.redis import script_runner
-from receiver.inbox.redis.connecting import server_ms
+from receiver.inbox.redis.connecting import ServerUser, server_ms
 
 MAX_DEPTH = 8
 """Events of one resource that may follow a plugin's own writes within a minute. The next ones are a suspected loop."""
@@ -48,10 +48,7 @@ def resource_name(*, plugin: str, store: str, kind: str, resource_id: str) -> st
     return f"{plugin}|{store}|{kind}|{resource_id}"
 
 
-class OwnWrites:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class OwnWrites(ServerUser):
     def begin(self, resource: str, write: str, run: str) -> None:
         """Remember that a run is about to write to a resource. `write` is the write's own name."""
         script_runner.run_one(self.client, "own_writes", "begin", resource, write, run)

@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
-from redis import Redis
 
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import keys
 from receiver.inbox.model import to_number
 from receiver.inbox.queries.damage import as_text, read_numbers
 from receiver.inbox.redis import script_runner
-from receiver.inbox.redis.connecting import server_ms
+from receiver.inbox.redis.connecting import ServerUser, server_ms
 
 MAX_REPAIRS_KEPT = 100
 LOCK_MS = 180_000
@@ -94,10 +93,7 @@ class Repair:
         return None if self.last_delivery is None else max(0.0, self.at - self.last_delivery)
 
 
-class SubscriptionChecks:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class SubscriptionChecks(ServerUser):
     # Which store is next
 
     def due(self, stores: Sequence[str], *, every: float, most: int) -> list[str]:

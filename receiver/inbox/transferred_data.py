@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
-from redis import Redis
 
 from receiver.inbox import keys
 from receiver.inbox.model import to_number
 from receiver.inbox.queries.damage import as_text, read_each, read_numbers
 from receiver.inbox.queries.event_pages import WholeEvent
 from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.connecting import ServerUser
 from receiver.inbox.redis.raw_connection import Argument
 
 SCAN = 1000
@@ -56,10 +56,7 @@ class OtherCounts:
     """By store: the event names that it has sent, how often, and when last (ms)."""
 
 
-class Transfer:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class Transfer(ServerUser):
     # Reading
 
     def data_ids(self) -> list[str]:

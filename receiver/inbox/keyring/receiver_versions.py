@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import time
 
-from redis import Redis
-
 from receiver.inbox import keys
 from receiver.inbox.model import to_number
 from receiver.inbox.redis import script_runner
+from receiver.inbox.redis.connecting import ServerUser
 
 LIVE_SECONDS = 12.0
 """A receiver that has confirmed nothing for this long is not waited for."""
 
 
-class ReceiverVersions:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class ReceiverVersions(ServerUser):
     def confirm(self, receiver: str, version: int) -> None:
         """Record that a receiver has read a version. Each receiver does so after reading one, and every few seconds."""
         script_runner.run_one(self.client, "confirm", receiver, version)

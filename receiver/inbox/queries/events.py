@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any, Literal
 
 import orjson
-from redis import Redis
 
 from receiver.contract.event import Event
 from receiver.inbox import keys
@@ -28,7 +27,7 @@ from receiver.inbox.outcomes import ENDED, RunState, RunStatus, status_of
 from receiver.inbox.queries.cursors import MAX_SCANNED
 from receiver.inbox.queries.damage import DAMAGED, DamagedRecord, as_text, read_each, read_numbers
 from receiver.inbox.queries.runs import FailedAttempt, failed_attempts
-from receiver.inbox.redis.connecting import server_ms
+from receiver.inbox.redis.connecting import ServerUser, server_ms
 
 COUNTED = (
     "accepted",
@@ -159,10 +158,7 @@ class EventRecord:
     """When its content was erased."""
 
 
-class EventQueries:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class EventQueries(ServerUser):
     def spools(self) -> dict[str, Spool]:
         """What each host last published about its spool. Times are the server's."""
         found: Any = self.client.hgetall(keys.SPOOLS)

@@ -8,15 +8,13 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
-from redis import Redis
-
 from receiver.inbox import keys
 from receiver.inbox.model import from_ms, read_detail, to_number
 from receiver.inbox.outcomes import RunState, RunStatus
 from receiver.inbox.queries.cursors import Cursor, Page, page_before
 from receiver.inbox.queries.damage import as_text, read_each
 from receiver.inbox.queries.runs import members
-from receiver.inbox.redis.connecting import server_ms
+from receiver.inbox.redis.connecting import ServerUser, server_ms
 
 PAGE = 100
 READ_AT_ONCE = 500
@@ -114,10 +112,7 @@ def notice_of(kept: float) -> float:
     return min(NOTICE, kept)
 
 
-class FailureQueries:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class FailureQueries(ServerUser):
     def groups(self, *, before: Cursor | None = None, limit: int = PAGE) -> Page[FailureGroup]:
         """Groups, those with the latest failure first. A handler has 200 at most, and one for all further causes."""
         page = page_before(self.client, keys.GROUPS, before, limit=limit)

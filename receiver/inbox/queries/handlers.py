@@ -16,7 +16,7 @@ from receiver.inbox.model import DECLARATION_MS, from_ms
 from receiver.inbox.queries.cursors import MAX_SCANNED
 from receiver.inbox.queries.damage import as_text, read_each, read_numbers
 from receiver.inbox.queries.health import HealthQueries
-from receiver.inbox.redis.connecting import server_ms
+from receiver.inbox.redis.connecting import ServerUser, server_ms
 
 DECLARATION_SILENT_MS = 20_000
 """Workers declare their handlers every 5 s. A handler not declared for this long counts as missing."""
@@ -41,10 +41,7 @@ class WaitingRunCount(NamedTuple):
     """As above."""
 
 
-class HandlerQueries:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class HandlerQueries(ServerUser):
     def absent(self) -> dict[str, AbsentHandler]:
         """Handlers that no worker has, although runs wait for them or events are still routed to them.
 

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from redis import Redis
-
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
 from receiver.inbox.leases import LEADS_FOR_MS
 from receiver.inbox.model import FIRST_VERSION, from_ms, to_number
 from receiver.inbox.queries.damage import as_text, read_numbers
-from receiver.inbox.redis.connecting import server_ms
+from receiver.inbox.redis.connecting import ServerUser, server_ms
 from receiver.inbox.rq_records import CHILD_PROCESSES, OUR_MARK, WORKER_SECONDS
 
 SAMPLE = 20
@@ -58,10 +56,7 @@ class Footprint:
     """Its once marks."""
 
 
-class HealthQueries:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class HealthQueries(ServerUser):
     def workers(self) -> list[Heartbeat]:
         """Our workers. RQ workers of other programs may be in the same list."""
         found: Any = self.client.smembers(keys.rq_workers(keys.DEFAULT_QUEUE))

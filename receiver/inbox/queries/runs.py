@@ -14,7 +14,7 @@ from redis import Redis
 from receiver.inbox import keys
 from receiver.inbox.model import from_ms, read_detail
 from receiver.inbox.queries.damage import DamagedRecord, as_text, read_each
-from receiver.inbox.redis.connecting import server_ms
+from receiver.inbox.redis.connecting import ServerUser, server_ms
 
 _PAGE = 200
 
@@ -62,10 +62,7 @@ class FailedAttempt:
     error: str
 
 
-class RunQueries:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class RunQueries(ServerUser):
     def of_event(self, event_id: str) -> EventRuns | None:
         """One event's runs. Raises DamagedRecord."""
         pipeline = self.client.pipeline(transaction=False)

@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
-from redis import Redis
-
 from receiver.inbox import keys
 from receiver.inbox.queries.damage import read_each
+from receiver.inbox.redis.connecting import ServerUser
 
 COUNTERS = ("accepted", "settled", "failed", "refused", "duplicates", "retried")
 """These grow; `settled` and `failed` also become less, when events are replayed or failures dropped."""
@@ -68,10 +67,7 @@ class SeriesChange:
     """By LEVELS: how many there were at its end."""
 
 
-class SeriesQueries:
-    def __init__(self, client: Redis) -> None:
-        self.client = client
-
+class SeriesQueries(ServerUser):
     def samples(self, ring: Ring) -> list[Sample]:
         """The samples of all stores together, in order of time."""
         return self._read([ring.name], ring)[0]

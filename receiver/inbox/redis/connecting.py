@@ -239,6 +239,13 @@ def default_user_denied(client: Redis) -> str:
     return "" if answer == b"OK" else answer.decode()
 
 
+class ServerUser:
+    """Reads or writes a part of the inbox."""
+
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+
+
 def server_ms(client: Redis) -> float:
     """The server's time in ms."""
     seconds, micros = client.time()
