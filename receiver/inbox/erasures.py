@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from receiver.inbox import keys
+from receiver.inbox.model import pairs
 from receiver.inbox.queries.event_pages import WholeEvent
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.connecting import ServerUser
@@ -106,9 +107,9 @@ class Erasures(ServerUser):
             for event_id, reply in zip(ids, replies, strict=False):
                 if not reply:
                     yield event_id, None
-                elif b"store" in (fields := _pairs(reply[1])):
+                elif b"store" in (fields := pairs(reply[1])):
                     accepted_at = int(float(reply[0] or 0))
-                    yield event_id, WholeEvent(event_id, accepted_at, 0, fields, reply[2], _pairs(reply[3]))
+                    yield event_id, WholeEvent(event_id, accepted_at, 0, fields, reply[2], pairs(reply[3]))
             ids = ids[len(replies) :]
 
     def erase(self, ids: Sequence[str], erasure: str, *, open_too: bool) -> list[ErasedAs]:
@@ -175,7 +176,3 @@ def _packed(receipt: Receipt) -> bytes:
 
 def _receipt(text: bytes) -> Receipt:
     return Receipt(**orjson.loads(text))
-
-
-def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from receiver.inbox import keys
-from receiver.inbox.model import to_number
+from receiver.inbox.model import pairs, to_number
 from receiver.inbox.queries.event_pages import WholeEvent
 from receiver.inbox.queries.runs import page_after
 from receiver.inbox.redis import script_runner
@@ -125,15 +125,11 @@ def _whole(event_id: str, settled_at: float, reply: Any) -> WholeEvent | None:
     damaged: then it is left for a person to look at."""
     if not reply:
         return None
-    accepted, fields, content, once = reply[0], _pairs(reply[1]), reply[2], _pairs(reply[3])
+    accepted, fields, content, once = reply[0], pairs(reply[1]), reply[2], pairs(reply[3])
     if b"store" not in fields:
         return None
     accepted_at = to_number(fields.get(b"received")) * 1000 if accepted is None else int(float(accepted))
     return WholeEvent(event_id, accepted_at, int(settled_at), fields, content, once)
-
-
-def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _marks_digest(marks: Mapping[bytes, bytes]) -> str:

@@ -286,6 +286,11 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
+def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """The fields of a hash, as a script returns them."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
 def read_declarations(texts: Mapping[bytes, bytes]) -> dict[bytes, Declaration]:
     """Declarations by their names. A damaged one is left out."""
     found: dict[bytes, Declaration] = {}

@@ -124,14 +124,8 @@ def list_operations(config: Config, store: str | None, json_: bool) -> None:
 
 
 def _row(operation: Operation, state: str) -> dict[str, Any]:
-    return {
-        "group": operation.group,
-        "name": operation.name,
-        "method": operation.method,
-        "path": operation.path,
-        "documented": operation.documented,
-        "state": state,
-    }
+    names = ("group", "name", "method", "path", "documented")
+    return {**{name: getattr(operation, name) for name in names}, "state": state}
 
 
 def _count(catalogue: Catalogue) -> str:

@@ -218,13 +218,5 @@ def _nothing(config: Config, store: str | None) -> str:
 
 
 def _row(one: Refusal) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "at": one.moment,
-        "store": one.name,
-        "reason": one.reason,
-        "length": one.length,
-        "address": one.address,
-        "has_body": one.has_body,
-        "hash": one.hash,
-    }
+    names = ("reason", "length", "address", "has_body", "hash")
+    return {"id": one.id, "at": one.moment, "store": one.name, **{name: getattr(one, name) for name in names}}
