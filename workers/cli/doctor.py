@@ -11,7 +11,7 @@ from receiver.config import Config
 from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError
 from workers.cli import output
-from workers.cli.options import Command, Span, json_option, load_config
+from workers.cli.options import SPAN, Command, json_option, load_config
 from workers.operations.doctor.examination import TIMEOUT, examine
 from workers.operations.doctor.facts import Facts
 from workers.operations.doctor.findings import Finding, count, fail
@@ -23,7 +23,7 @@ NAME_WIDTH = 12
 @json_option
 @click.option("--strict", is_flag=True, help="Also exit 1 on warnings.")
 @click.option(
-    "--timeout", type=Span(), default=TIMEOUT, metavar="TIME", help="Maximum time to wait for stores. Default: 4s."
+    "--timeout", type=SPAN, default=TIMEOUT, metavar="TIME", help="Maximum time to wait for stores. Default: 4s."
 )
 def doctor(json_: bool, strict: bool, timeout: float) -> None:
     """Check config, server, plugins, workers and stores.

@@ -24,11 +24,11 @@ from workers.cli.auditing import record
 from workers.cli.events_reread import reread
 from workers.cli.events_tail import event_list, event_row, tail
 from workers.cli.options import (
+    MOMENT,
     MOMENT_FORMS,
+    RATE,
     UNREADABLE_HINT,
-    Moment,
     Noun,
-    Rate,
     all_events,
     before_option,
     connect_reader,
@@ -64,8 +64,8 @@ events.add_command(tail)
 @click.option("--result", metavar="TEXT", help="Only events with a run whose result contains this text.")
 @click.option("--error", metavar="TEXT", help="Only events with a run whose last error contains this text.")
 @click.option("--status", type=click.Choice([one.value for one in EventStatus]), help="Only events with this status.")
-@click.option("--since", type=Moment(), help=f"Only events accepted since then. {MOMENT_FORMS}")
-@click.option("--until", type=Moment(), help="Only events accepted before then.")
+@click.option("--since", type=MOMENT, help=f"Only events accepted since then. {MOMENT_FORMS}")
+@click.option("--until", type=MOMENT, help="Only events accepted before then.")
 @before_option
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of events.")
 @json_option
@@ -219,10 +219,10 @@ def _write_export(event_id: str, path: str) -> None:
 @click.option("--handler-version", metavar="V", help="Only runs of this version of the handler.")
 @click.option("--store", help="Only events of this store.")
 @click.option("--topic", metavar="GLOB", help='Only these topics: "order.*".')
-@click.option("--since", type=Moment(), help=f"Only events accepted since then. {MOMENT_FORMS}")
-@click.option("--until", type=Moment(), help="Only events accepted until then.")
+@click.option("--since", type=MOMENT, help=f"Only events accepted since then. {MOMENT_FORMS}")
+@click.option("--until", type=MOMENT, help="Only events accepted until then.")
 @click.option("--first", type=click.IntRange(1), metavar="N", help="Maximum number of runs.")
-@click.option("--rate", type=Rate(), help="Maximum rate, such as 10/s.")
+@click.option("--rate", type=RATE, help="Maximum rate, such as 10/s.")
 @click.option("--again", is_flag=True, help="Also repeat the effects that ctx.once recorded as done.")
 @click.option("--dry-run", is_flag=True, help="Only count the runs.")
 @yes_option

@@ -15,7 +15,7 @@ from receiver.contract.errors import ConfigError
 from receiver.inbox import keys
 from workers.cli import output
 from workers.cli.auditing import record
-from workers.cli.options import MOMENT_FORMS, Command, Moment, connect_server, load_config, yes_option
+from workers.cli.options import MOMENT, MOMENT_FORMS, Command, connect_server, load_config, yes_option
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -38,8 +38,8 @@ file_argument = click.argument("file", type=click.Path(dir_okay=False, path_type
 @file_argument
 @click.option("--store", help="Only events of this store, and what belongs to it.")
 @click.option("--topic", metavar="GLOB", help='Only events of these topics: "order.*".')
-@click.option("--since", type=Moment(), help=f"Only events accepted since then. {MOMENT_FORMS}")
-@click.option("--until", type=Moment(), help="Only events accepted until then.")
+@click.option("--since", type=MOMENT, help=f"Only events accepted since then. {MOMENT_FORMS}")
+@click.option("--until", type=MOMENT, help="Only events accepted until then.")
 @secrets_option
 @passphrase_option
 def export(

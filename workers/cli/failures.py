@@ -23,9 +23,9 @@ from workers.cli import output
 from workers.cli.auditing import record
 from workers.cli.listing import RowList, follow_option
 from workers.cli.options import (
+    RATE,
     UNREADABLE_HINT,
     Noun,
-    Rate,
     before_option,
     connect_reader,
     connect_server,
@@ -194,7 +194,7 @@ def show_group(group: str, json_: bool) -> None:
 @click.option("--group", metavar="GROUP", help="All runs of this group.")
 @click.option("--event", "event_id", metavar="ID", help="The failed runs of this event.")
 @click.option("--first", type=click.IntRange(1), metavar="N", help="Maximum number of runs.")
-@click.option("--rate", type=Rate(), help="Maximum rate, such as 10/s.")
+@click.option("--rate", type=RATE, help="Maximum rate, such as 10/s.")
 @yes_option
 def replay_failures(group: str | None, event_id: str | None, first: int | None, rate: float | None, yes: bool) -> None:
     """Run failed runs again. If it is interrupted, the same command continues.

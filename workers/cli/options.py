@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -39,6 +39,7 @@ UNREADABLE_HINT = (
 )
 """For commands that are about runs of handlers."""
 MAX_DAMAGED_SHOWN = 10
+T = TypeVar("T")
 COMPLETE_VARIABLE = "_STOREHOOKS_COMPLETE"
 """A shell sets this variable to ask for completions."""
 
@@ -262,61 +263,48 @@ def require_handler(client: Redis, name: str) -> None:
         raise NotFound(f"no worker has a handler {name}{did_you_mean(name, known, cutoff=0.6)}")
 
 
-class Rate(click.ParamType[float]):
-    """A number a second or a minute: `10/s`, `30/m`."""
+class Parsed(click.ParamType[T]):
+    """A value that a function reads from text. The function raises ValueError, with the reason."""
 
-    name = "RATE"
+    def __init__(self, name: str, parse: Callable[[Any], T]) -> None:
+        self.name, self._parse = name, parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
         try:
-            return parse_rate(value) or self.fail("the rate must be more than 0", param, ctx)
+            return self._parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class Span(click.ParamType[float]):
-    """A duration: `500ms`, `10s`, `5m`."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return parse_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def _parse_rate(value: str) -> float:
+    rate = parse_rate(value)
+    if not rate:
+        raise ValueError("the rate must be more than 0")
+    return rate
 
 
-class Octets(click.ParamType[int]):
-    """A size in bytes: `800`, `2k`, `1MB`."""
-
-    name = "SIZE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value)
-        try:
-            return int(text) if text.isdecimal() else parse_size(text if text.lower().endswith("b") else f"{text}B")
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def _parse_octets(value: Any) -> int:
+    text = str(value)
+    return int(text) if text.isdecimal() else parse_size(text if text.lower().endswith("b") else f"{text}B")
 
 
+def _parse_moment(value: Any) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    if re.fullmatch(r"[\d.]+[a-z]+", value):
+        return datetime.now(UTC) - timedelta(seconds=parse_duration(value))
+    try:
+        return datetime.fromisoformat(value).astimezone()
+    except ValueError:
+        raise ValueError('use "2026-11-15T03:00", or a duration before now: "90m", "7d"') from None
+
+
+RATE = Parsed("RATE", _parse_rate)
+"""A number a second or a minute: `10/s`, `30/m`."""
+SPAN = Parsed("TIME", parse_duration)
+"""A duration: `500ms`, `10s`, `5m`."""
+OCTETS = Parsed("SIZE", _parse_octets)
+"""A size in bytes: `800`, `2k`, `1MB`."""
+MOMENT = Parsed("TIME", _parse_moment)
+"""A time: `2026-11-15`, `2026-11-15T03:00`, or a duration before now: `90m`, `7d`."""
 MOMENT_FORMS = "TIME is 2026-11-15 or 2026-11-15T03:00, your local time, or how long ago: 90m, 7d."
-
-
-class Moment(click.ParamType[datetime]):
-    """A time: `2026-11-15`, `2026-11-15T03:00`, or a duration before now: `90m`, `7d`."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        if re.fullmatch(r"[\d.]+[a-z]+", value):
-            try:
-                return datetime.now(UTC) - timedelta(seconds=parse_duration(value))
-            except ValueError as error:
-                self.fail(str(error), param, ctx)
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail('use "2026-11-15T03:00", or a duration before now: "90m", "7d"', param, ctx)
-        return moment.astimezone()

@@ -8,15 +8,15 @@ from receiver.config import Config
 from receiver.contract.diagnosis.formatting import counted, span
 from receiver.contract.diagnosis.formatting import size as size_text
 from workers.cli import output
-from workers.cli.options import Command, Octets, Span, json_option, load_config
+from workers.cli.options import OCTETS, SPAN, Command, json_option, load_config
 from workers.operations.sizing import USABLE, Needs, PlannedLoad, needs_of
 
 
 @click.command(cls=Command)
 @click.option("--events-per-day", type=click.FloatRange(min=1), required=True, metavar="N", help="Of all stores.")
-@click.option("--body", type=Octets(), default="2k", show_default=True, help="Size of a body: 800, 2k.")
+@click.option("--body", type=OCTETS, default="2k", show_default=True, help="Size of a body: 800, 2k.")
 @click.option("--handlers", type=click.IntRange(0), default=1, show_default=True, help="Handlers that get an event.")
-@click.option("--handler-time", type=Span(), default="20ms", show_default=True, help="How long a handler takes.")
+@click.option("--handler-time", type=SPAN, default="20ms", show_default=True, help="How long a handler takes.")
 @click.option("--peak", type=click.FloatRange(min=1), default=5.0, show_default=True, help="Busiest minutes / average.")
 @json_option
 def size(events_per_day: float, body: int, handlers: int, handler_time: float, peak: float, json_: bool) -> None:

@@ -23,8 +23,8 @@ from receiver.inbox.subscription_checks import SubscriptionChecks
 from workers.cli import output
 from workers.cli.auditing import record_if_reachable
 from workers.cli.options import (
+    SPAN,
     Command,
-    Span,
     connect_server,
     json_option,
     load_config,
@@ -76,7 +76,7 @@ def _check_reference(context: click.Context, parameter: click.Parameter, value: 
 @click.option("--no-subscribe", is_flag=True, help="Do not subscribe, and do not wait for a test event.")
 @click.option("--no-reload", is_flag=True, help="Do not reload running processes.")
 @click.option(
-    "--wait", type=Span(), default=15.0, metavar="TIME", help="Maximum time to wait for the test event. Default: 15s."
+    "--wait", type=SPAN, default=15.0, metavar="TIME", help="Maximum time to wait for the test event. Default: 15s."
 )
 @yes_option
 @json_option
