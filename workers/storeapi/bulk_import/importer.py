@@ -26,6 +26,7 @@ from typing import BinaryIO
 import orjson
 
 from receiver.contract.errors import ConfigError
+from receiver.inbox.keyring.host_files import replace_file
 from workers.storeapi import exact_json
 from workers.storeapi.bulk_import.record_index import RecordIndex, RowMatch
 from workers.storeapi.bulk_import.rows import ImportRow, read_rows
@@ -192,13 +193,8 @@ class Importer:
             os.fsync(file.fileno())
 
     def _save(self, done: ImportProgress) -> None:
-        """Replace the file atomically: after a crash it holds the old progress or the new one."""
-        new_file = self.progress_file.with_name(self.progress_file.name + ".new")
-        with open(new_file, "wb") as file:
-            file.write(orjson.dumps(asdict(done)))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new_file, self.progress_file)
+        """After a crash the file holds the old progress or the new one."""
+        replace_file(self.progress_file, orjson.dumps(asdict(done)))
 
     # Matching rows with records
 
