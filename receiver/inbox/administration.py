@@ -24,7 +24,10 @@ RESUME_SLICE = 10_000
 
 
 class ReopenResult(StrEnum):
-    """What became of a run that was to be replayed. The script `reopen` returns these words."""
+    """What became of a run that was to be replayed. The script `reopen` returns these words.
+
+    NOT_REPLAYED explains those that were not.
+    """
 
     READY = "ready"
     """Replayed."""
@@ -35,21 +38,14 @@ class ReopenResult(StrEnum):
     STORE_PAUSED = "store-paused"
     """Replayed, and it waits until its store is resumed."""
     OPEN = "open"
-    """It was waiting or running already."""
     NO_BODY = "no-body"
-    """The event's body was removed by age."""
     ERASED = "erased"
-    """The event was erased."""
     UNREADABLE = "unreadable"
-    """The delivery could not be read, so there is no handler to run; see `reread`."""
     CHANGED = "changed"
-    """It was selected by a bulk action, and has failed again since that began, or is no failure any more."""
+    """It was selected by a bulk action; only then it is examined for this."""
     ABSENT = "absent"
-    """There is no such run."""
     GONE = "gone"
-    """There is no such event."""
     DAMAGED = "damaged"
-    """Its record is damaged, and is quarantined."""
 
     @property
     def replayed(self) -> bool:
@@ -94,13 +90,11 @@ class RereadResult(StrEnum):
 
 
 class DropResult(StrEnum):
-    """What became of a failure that was to be dropped. The script `drop` returns these words."""
+    """What became of a failure that was to be dropped; see NOT_DROPPED. The script `drop` returns these words."""
 
     DROPPED = "dropped"
     KEPT = "kept"
-    """It is no failure, or runs at this moment."""
     DAMAGED = "damaged"
-    """Its record is damaged, and is quarantined."""
 
 
 NOT_DROPPED = {
