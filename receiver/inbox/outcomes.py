@@ -144,16 +144,8 @@ class EventStatus(StrEnum):
     FAILED = "failed"
 
 
-_STATUS_OF: Mapping[str, RunStatus] = {
-    RunState.READY: RunStatus.WAITING,
-    RunState.LATER: RunStatus.WAITING,
-    RunState.HELD: RunStatus.WAITING,
-    RunState.QUEUED: RunStatus.WAITING,
-    RunState.LEASED: RunStatus.RUNNING,
-    RunState.DONE: RunStatus.DONE,
-    RunState.FAILED: RunStatus.FAILED,
-    RunState.DROPPED: RunStatus.DROPPED,
-}
+_STATUS_OF: Mapping[str, RunStatus] = {RunState.LEASED: RunStatus.RUNNING, **{one.value: one for one in ENDED}}
+"""In all other states a run is waiting."""
 
 
 def status_of(state: str) -> RunStatus:
