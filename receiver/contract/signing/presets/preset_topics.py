@@ -95,24 +95,15 @@ BIGCOMMERCE = {
 }
 
 NUVEMSHOP = {
-    "product/created": "product.created",
-    "product/updated": "product.updated",
-    "product/deleted": "product.deleted",
-    "order/created": "order.created",
-    "order/updated": "order.updated",
-    "order/paid": "order.paid",
-    "order/packed": "order.packed",
-    "order/unpacked": "order.unpacked",
-    "order/fulfilled": "order.fulfilled",
-    "order/cancelled": "order.cancelled",
-    "order/edited": "order.edited",
-    "order/pending": "order.pending",
-    "order/voided": "order.voided",
-    "order/custom_fields_updated": "order.custom_fields_updated",
-    "customer/created": "customer.created",
-    "customer/updated": "customer.updated",
-    "customer/deleted": "customer.deleted",
-    "app/uninstalled": "app.uninstalled",
+    f"{resource}/{action}": f"{resource}.{action}"
+    for resource, actions in (
+        ("product", ("created", "updated", "deleted")),
+        ("order", ("created", "updated", "paid", "packed", "unpacked", "fulfilled", "cancelled", "edited")),
+        ("order", ("pending", "voided", "custom_fields_updated")),
+        ("customer", ("created", "updated", "deleted")),
+        ("app", ("uninstalled",)),
+    )
+    for action in actions
 }
 
 # `written` does not say whether something was created or changed: the payload names the operation.
@@ -184,10 +175,8 @@ SQUARE = {
     "order.fulfillment.updated": "order.fulfillment_updated",
     "order.custom_attribute.updated": "order.custom_attribute_updated",
     "order.custom_attribute.deleted": "order.custom_attribute_deleted",
-    "payment.created": "payment.created",
-    "payment.updated": "payment.updated",
-    "refund.created": "refund.created",
-    "refund.updated": "refund.updated",
+    **_same("payment.created", "payment.updated"),
+    **_same("refund.created", "refund.updated"),
     **_same("customer.created", "customer.updated", "customer.deleted"),
     "customer.custom_attribute.updated": "customer.custom_attribute_updated",
     "customer.custom_attribute.deleted": "customer.custom_attribute_deleted",
