@@ -104,7 +104,9 @@ class SecretCache:
             changed = self._read_redis(self._keyring)
             self._write_copy(self._keyring)
             self._rebuild_stores(self._keyring, changed)
-            self._confirm(self._keyring, changed)
+            if changed or time.monotonic() - self._confirmed_at > CONFIRM_EVERY:
+                self._keyring.receivers.confirm(self._name, self._version)
+                self._confirmed_at = time.monotonic()
             if self._refreshed_at and began - self._refreshed_at > STALE_SECONDS:
                 self._complete_at = time.monotonic() + GRACE_SECONDS  # some requests were checked with old secrets
             self._is_read, self._refreshed_at = True, began
@@ -176,11 +178,6 @@ class SecretCache:
                 for name, store in self._configured_stores.items()
             }
             self._stamp = stamp
-
-    def _confirm(self, keyring: Keyring, changed: bool) -> None:
-        if changed or time.monotonic() - self._confirmed_at > CONFIRM_EVERY:
-            keyring.receivers.confirm(self._name, self._version)
-            self._confirmed_at = time.monotonic()
 
     def _leave(self) -> None:
         with contextlib.suppress(RedisError, OSError):

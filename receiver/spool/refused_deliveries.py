@@ -171,13 +171,8 @@ class Refusals:
         """The latest lines, newest first, without their bodies; with `before`, those with smaller ids."""
         values: list[int | str] = [1 << 62 if before is None else before]
         values += [store, store] if store else []
-        where = "WHERE r.id < ? AND (r.store = ? OR r.named = ?)" if store else "WHERE r.id < ?"
-        rows = self._db.execute(
-            f"SELECT {_COLUMNS}, b.id FROM {_LINES} LEFT JOIN refused_body b ON b.id = r.id {where} "  # noqa: S608
-            "ORDER BY r.id DESC LIMIT ?",
-            [*values, limit],
-        )
-        return [_line(row, body=None if row[-1] is None else b"") for row in rows]
+        where = "r.id < ? AND (r.store = ? OR r.named = ?)" if store else "r.id < ?"
+        return self._lines(f"{where} ORDER BY r.id DESC LIMIT ?", *values, limit)
 
     def last_id(self) -> int:
         """The id of the newest line; 0 if there is none. Ids are given in order and never again."""
@@ -186,10 +181,12 @@ class Refusals:
 
     def stored_after(self, last: int, *, limit: int) -> list[Refusal]:
         """The next lines after an id, the oldest first, without their bodies."""
+        return self._lines("r.id > ? ORDER BY r.id LIMIT ?", last, limit)
+
+    def _lines(self, which: str, *values: int | str) -> list[Refusal]:
         rows = self._db.execute(
-            f"SELECT {_COLUMNS}, b.id FROM {_LINES} LEFT JOIN refused_body b ON b.id = r.id "  # noqa: S608
-            "WHERE r.id > ? ORDER BY r.id LIMIT ?",
-            (last, limit),
+            f"SELECT {_COLUMNS}, b.id FROM {_LINES} LEFT JOIN refused_body b ON b.id = r.id WHERE {which}",  # noqa: S608
+            values,
         )
         return [_line(row, body=None if row[-1] is None else b"") for row in rows]
 

@@ -50,14 +50,10 @@ def curl_command(config: Config, event: Event) -> CurlCommand:
     url, headers = with_query(config.public_url_of(event.store), {**sent, **signed.headers})
     lines = [f"curl -X POST {shlex.quote(url)}"]
     lines += [f"  -H {shlex.quote(f'{name}: {value}')}" for name, value in sorted(headers.items())]
-    if not _is_plain(signed.body):
+    # Only such a body can be copied from a page without a change, and is short enough for an argument.
+    if len(signed.body) < MAX_ARGUMENT and signed.body.isascii() and signed.body.decode().isprintable():
+        text = " \\\n".join([*lines, f"  --data-raw {shlex.quote(signed.body.decode())}"])
+    else:
         lines.append("  --data-binary @-")
         text = f"echo {base64.b64encode(signed.body).decode()} | base64 -d | " + " \\\n".join(lines)
-    else:
-        text = " \\\n".join([*lines, f"  --data-raw {shlex.quote(signed.body.decode())}"])
     return CurlCommand(text, again.id == event.id)
-
-
-def _is_plain(body: bytes) -> bool:
-    """Whether a body can be copied from a page without a change, and is short enough for an argument."""
-    return len(body) < MAX_ARGUMENT and body.isascii() and body.decode().isprintable()

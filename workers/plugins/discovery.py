@@ -67,7 +67,9 @@ def load(config: Config, copies: SourceCopies | None = None, left_out: dict[str,
     in every config of its environment. One that needs settings, and of which this config has none, is left out:
     `left_out` then has its name and the reason.
     """
-    sources = [*_entry_points(config), *_configured(config), *_forwards(config)]
+    sources = [*_entry_points(config), *_configured(config)]
+    if config.forward:
+        sources.append(PluginSource(f"[forward] of {config.path or 'the config'}"))
     _search_config_folder(config)
     copies = copies or SourceCopies()
     found: list[Plugin] = []
@@ -268,11 +270,6 @@ def _configured(config: Config) -> Iterator[PluginSource]:
             yield PluginSource(name, file=str((_base(config) / name).absolute()))
         else:
             yield PluginSource(name, module=name)
-
-
-def _forwards(config: Config) -> Iterator[PluginSource]:
-    if config.forward:
-        yield PluginSource(f"[forward] of {config.path or 'the config'}")
 
 
 def _search_config_folder(config: Config) -> None:

@@ -16,7 +16,7 @@ from receiver.inbox.queries.health import Heartbeat
 from workers.operations.doctor.facts import Facts, InboxFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.operations.host_spools import Host
-from workers.operations.topic_names import SentName, Unsent, known_topics, sent_names, unsent
+from workers.operations.topic_names import known_topics, sent_names, unsent
 from workers.plugins.validation_process import LOAD_SECONDS
 
 HEARTBEAT_TIMEOUT = 20.0
@@ -116,28 +116,20 @@ def _unverifiable_forwards(facts: Facts) -> Iterator[Finding]:
 
 def _topics_never_sent(facts: Facts) -> Iterator[Finding]:
     """A topic that no preset has is probably a mistake. A topic of a preset may just not have occurred yet."""
-    names = list(_sent_names(facts))
+    seen = facts.inbox.topic_names if facts.inbox else {}
+    schemes = {store: known.scheme for store, known in facts.config.known_stores.items()}
+    names = [one for store in seen for one in sent_names(store, schemes[store], seen[store], facts.plugins.handlers)]
     if not names:
         return
-    known = known_topics(store.scheme for store in facts.config.known_stores.values())
+    known = known_topics(schemes.values())
     for missing in unsent(facts.plugins.handlers, names):
         text = f"{missing.handler.handler} wants {missing.topic}, which no store has sent"
-        more = _nearest_topic(missing, names)
+        many = sum(name.seen for name in names if name.topic == missing.nearest)
+        more = [f"nearest: {missing.nearest} ({many:,} so far)"] if missing.nearest else []
         if any(matches(missing.topic, topic) for topic in known):
             yield warn("handlers", text, *more, fix="none, if such events are rare; otherwise check the subscription")
         else:
             yield fail("handlers", text, *more, fix=f"correct the topic in {source_place(missing.handler)}")
-
-
-def _sent_names(facts: Facts) -> Iterator[SentName]:
-    for store, seen in (facts.inbox.topic_names if facts.inbox else {}).items():
-        yield from sent_names(store, facts.config.known_stores[store].scheme, seen, facts.plugins.handlers)
-
-
-def _nearest_topic(missing: Unsent, names: list[SentName]) -> Iterator[str]:
-    if missing.nearest:
-        seen = sum(name.seen for name in names if name.topic == missing.nearest)
-        yield f"nearest: {missing.nearest} ({seen:,} so far)"
 
 
 def _version_mismatches(facts: Facts) -> Iterator[Finding]:

@@ -163,7 +163,8 @@ class Worker(RegisteredWorker):
 
     def _do_periodic_work(self) -> None:
         if self._schedule.due("watch", WATCH_EVERY):
-            self._pool.kill_overdue(self._timeout_of, self.config.workers.memory)
+            declared = self._exchange.declarations
+            self._pool.kill_overdue(lambda name: float(declared[name].details["timeout"]), self.config.workers.memory)
             self._pool.take_back_waiting(longer_than=LONG)
             if self._waiting.older_than(RELEASE_AFTER):
                 self._exchange.release(self._waiting.take_all())
@@ -201,9 +202,6 @@ class Worker(RegisteredWorker):
             log.warning("leases lost", runs=len(lost))
             self._pool.kill_runs(lost)
             self._exchange.release(self._waiting.forget(lost))
-
-    def _timeout_of(self, handler: str) -> float:
-        return float(self._exchange.declarations[handler].details["timeout"])
 
     def _handle_signals(self) -> None:
         seen, self._signals.seen = self._signals.seen, []
