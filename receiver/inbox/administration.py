@@ -49,12 +49,7 @@ class ReopenResult(StrEnum):
 
     @property
     def replayed(self) -> bool:
-        return self in _REPLAYED
-
-
-_REPLAYED = frozenset(
-    (ReopenResult.READY, ReopenResult.ALTHOUGH_PAUSED, ReopenResult.HANDLER_PAUSED, ReopenResult.STORE_PAUSED)
-)
+        return self not in NOT_REPLAYED
 
 
 NOT_REPLAYED = {

@@ -6,7 +6,7 @@ the message says what is assumed, and names the config lines to set.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from receiver.contract.event import follow
 from workers.storeapi import exact_json
@@ -15,20 +15,15 @@ from workers.storeapi.errors import StatusError, error_class
 from workers.storeapi.response_shapes import MAX_TEXT, one_line, text_of, words_in
 from workers.storeapi.transport.http import HttpResponse
 
+if TYPE_CHECKING:
+    from workers.storeapi.confirmations import Confirmations
+
 _REQUEST_IDS = ("x-request-id", "request-id", "x-correlation-id", "x-amzn-requestid", "x-trace-id", "cf-ray")
 _STATUS_TEXTS = {401: "token refused", 403: "access denied", 404: "not found", 429: "rate limit exceeded"}
 
 
-class ConfirmedOperations(Protocol):
-    """Which operations a store has answered with 2xx."""
-
-    store: str
-
-    def confirmed_on(self, operation: Operation) -> str: ...
-
-
 def error_for(
-    response: HttpResponse, operation: Operation | None, catalogue: Catalogue, known: ConfirmedOperations
+    response: HttpResponse, operation: Operation | None, catalogue: Catalogue, known: Confirmations
 ) -> StatusError:
     """The exception for an error response. Its message holds the store's own message and the config lines to set."""
     excerpt = one_line(response.content[:MAX_TEXT].decode("utf-8", "replace"), response.hidden)
@@ -51,7 +46,7 @@ def store_words(response: HttpResponse, path: str) -> str:
     return one_line(message if isinstance(message, str) and message else words_in(document), response.hidden)
 
 
-def _hint(response: HttpResponse, operation: Operation, known: ConfirmedOperations) -> str:
+def _hint(response: HttpResponse, operation: Operation, known: Confirmations) -> str:
     where = f"stores.{known.store}.catalogue.{operation.group}"
     asks = response.headers.get("www-authenticate", "").partition(" ")[0].strip(",")
     if response.status == 401 and asks and asks.lower() != "bearer":

@@ -79,7 +79,9 @@ def gather_facts(config: Config, *, timeout: float = TIMEOUT) -> Facts:
         plugins=local_facts.plugin_facts(validation, max(deadline, time.monotonic() + 1)),
         host=local_facts.host_facts(config, inbox.last_events if inbox else {}),
         web=tuple(answers.get(url) or _unanswered_url(url, url in webs.started) for url in urls),
-        apis={store: api_answers.get(store) or _unanswered_api(store in apis.started) for store in config.stores},
+        apis={
+            one: api_answers.get(one) or ApiFacts("late" if one in apis.started else "unasked") for one in config.stores
+        },
     )
 
 
@@ -90,10 +92,6 @@ def _time_left(deadline: float) -> float:
 
 def _unanswered_url(url: str, started: bool) -> WebFacts:
     return WebFacts(url, "timed out", answers_at=None) if started else WebFacts(url, asked=False)
-
-
-def _unanswered_api(started: bool) -> ApiFacts:
-    return ApiFacts("late" if started else "unasked")
 
 
 def _server_and_inbox(config: Config) -> tuple[ServerFacts, InboxFacts | None]:
