@@ -64,6 +64,18 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         f"{SIGNING}/sources.py",
         "return text.encode(('latin-'))",
     ): "Python knows this codec by that name, too",
+    (
+        f"{SIGNING}/sources.py",
+        """return "".join(name + value for name, value in sorted(set(self._pairs))).encode(('latin-'))""",
+    ): "the same",
+    (
+        f"{SIGNING}/sources.py",
+        "return allowed if (len(body) >= MAX_CONTAINERS) and count_containers(body, allowed + 1) > allowed else 0",
+    ): "a body of so many bytes has not more brackets",
+    (
+        "receiver/contract/intake.py",
+        "LOOP_ITEMS, LOOP_BYTES = 100, 64 * (1025)",
+    ): "it says where a batch is read, not how",
 }
 """(line, as it is after the change) of mutants that change nothing that can be observed, and why."""
 

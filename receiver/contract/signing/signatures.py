@@ -268,7 +268,7 @@ def _field_bytes(value: Any) -> bytes:
     return (scalar_text(value) or "").encode("utf-8", "surrogatepass")
 
 
-def may_be_cut(scheme: Scheme, headers: Headers, body: bytes, *, is_form: bool = False) -> bool:
+def may_be_cut(scheme: Scheme, headers: Headers, body: bytes, *, is_form: bool) -> bool:
     """Whether the same signed bytes may be another delivery, whose signed headers and body end elsewhere.
 
     Then a signed header contains its separator, or the body may contain a part of a signed header or the timestamp.

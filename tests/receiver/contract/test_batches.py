@@ -130,6 +130,13 @@ def test_slices_are_the_items_for_any_document() -> None:
             assert all(one in body for one in slices)
 
 
+@pytest.mark.parametrize(
+    "body", [b'{"events":5}', b'{"events":"a"}', b'{"events":{"0":1}}', b"[1]", b"{}", b'{"events":null}']
+)
+def test_a_path_that_leads_to_no_list_has_no_items(body: bytes) -> None:
+    assert item_slices(body, ("events",)) is None
+
+
 def test_an_item_that_cannot_be_read_is_unreadable_alone() -> None:
     items = received(LIST, batch_of(item(1), 7, {"id": "evt_3"}, ["x"], item(5)))
     assert [one.unreadable for one in items] == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import Delivery, read_document, receive
 from receiver.contract.signing.grammar import Scheme, Sources
-from receiver.contract.signing.signatures import PRESETS
+from receiver.contract.signing.signatures import PRESETS, may_be_cut
 from tests.support.deliveries import BODY, NOW, Sent, send
 
 STANDARD = PRESETS["standard-webhooks"]
@@ -87,6 +87,15 @@ def test_a_timestamp_inside_the_body_cannot_start_another_delivery() -> None:
     again = cut(sent, tail, webhook_id=head, webhook_timestamp="1700000100")
     assert reason(again) == "ambiguous"
     assert reason(again, now=NOW + 350) == "ambiguous", "also when the real timestamp is too old"
+
+
+@pytest.mark.parametrize(
+    ("unit", "time"), [("s", b"1700000100"), ("ms", b"1700000100000"), ("rfc3339", b"2023-11-14T22:15:00Z")]
+)
+def test_a_body_may_be_cut_after_a_timestamp_in_the_unit_of_its_scheme(unit: Any, time: bytes) -> None:
+    scheme = replace(CUSTOM, timestamp_unit=unit)
+    assert may_be_cut(scheme, {"x-id": "1"}, time + b"|{}", is_form=False)
+    assert not may_be_cut(scheme, {"x-id": "1"}, time[:5] + b"|{}", is_form=False)
 
 
 def test_a_timestamp_inside_the_id_cannot_start_another_delivery() -> None:

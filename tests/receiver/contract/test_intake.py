@@ -268,6 +268,7 @@ def test_a_delivery_that_is_made_without_its_bytes_stands_alone_under_its_id() -
     read = accept(BODY_ONLY)
     made = Delivery(read.event, read.theirs)
     assert (made.first_id, made.others_count, made.rest) == ("", False, ())
+    assert (made.content_hash, made.unreadable, made.signed_with) == ("", "", "")
 
 
 def test_a_delivery_and_its_event_have_every_field_and_no_other() -> None:
