@@ -106,7 +106,7 @@ class _GrowingTable:
             self._print(one)
 
     def _print(self, cells: Mapping[str, Text]) -> None:
-        gaps = {name: " " * (wide - cells[name].cell_len + output.GAP) for name, wide in self._widths.items()}
+        gaps = {name: " " * (max(0, wide - cells[name].cell_len) + output.GAP) for name, wide in self._widths.items()}
         output.line(*(part for name, gap in gaps.items() for part in (cells[name], gap)), whole=True)
 
 

@@ -6,6 +6,7 @@ The steps are those of `signatures.verify`, run one by one; the verdict is the r
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -134,7 +135,8 @@ class _Steps:
         content = self._attempt("signed", lambda: scheme.signed_content(self.headers, self.fields, text, url))
         if content is not None:
             digest = hashlib.sha256(content).hexdigest()[:6]
-            self._note("signed", f'"{scheme.signed}", {len(content):,} bytes, sha256 {digest}', ok=None)
+            signed = json.dumps(scheme.signed, ensure_ascii=False)  # with \n for a line break, as in the config
+            self._note("signed", f"{signed}, {len(content):,} bytes, sha256 {digest}", ok=None)
         if content is not None and candidates is not None:
             self._secrets(content, candidates)
         return self.steps

@@ -24,7 +24,7 @@ from receiver.spool import Refusal, open_refusals
 from tests.receiver.inbox.test_inbox import claim_one, route
 from tests.support.harness import System
 from tests.support.programs import start
-from workers.cli import COMMANDS, output, storehooks
+from workers.cli import COMMANDS, listing, output, storehooks
 
 COLUMNS = 80
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -185,3 +185,12 @@ def test_help_does_not_wait_for_rich() -> None:
     for arguments in (["--help"], ["stats", "--help"]):
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_long_cell_of_a_growing_table_is_not_joined_to_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    """The delivery ids of many stores are UUIDs, longer than such a column grows."""
+    rows = [{"delivery": "46d3d8f4-7525-46b9-8fe9-7f3358ca0310", "id": "ugo72xl7"}, {"delivery": "x", "id": "y"}]
+    listing._GrowingTable(listing.RowList()).add(rows)
+    printed = capsys.readouterr().out
+    assert "46d3d8f4-7525-46b9-8fe9-7f3358ca0310  " in printed
+    assert "0310ugo72xl7" not in printed

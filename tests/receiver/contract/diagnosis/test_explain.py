@@ -52,6 +52,11 @@ def test_a_valid_delivery_shows_every_step() -> None:
     assert step(found, "event").lines[0].text == "order.created, delivery id none, resource id 7"
 
 
+def test_line_breaks_between_signed_parts_are_shown_as_they_are_written() -> None:
+    found = explained(send(replace(PRESETS["github"], signed="{method}\n{body}")))
+    assert step(found, "signed").lines[0].text.startswith('"{method}\\n{body}", ')
+
+
 def test_an_expired_secret_would_match() -> None:
     expired = replace(KEY, not_after=datetime(2023, 11, 14, 3, 12, tzinfo=UTC), origin="config.toml:42")
     found = explained(send(ACME), secrets=(Secret(b"new", origin="config.toml:41"), expired))
