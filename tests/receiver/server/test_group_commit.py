@@ -30,11 +30,11 @@ TIMEOUT = 0.5
 class Loop:
     """An event loop with a group commit, which a test turns."""
 
-    def __init__(self, system: System, url: str, *, ca_file: str = "") -> None:
-        client = connect(url, timeout=TIMEOUT, ca_file=ca_file)
+    def __init__(self, system: System, url: str, *, ca_file: str = "", timeout: float = TIMEOUT) -> None:
+        client = connect(url, timeout=timeout, ca_file=ca_file)
         self.storage, self.drain = open_storage(system.config, Inbox(client))
         self.loop = new_event_loop()
-        self.commit = GroupCommit(self.storage, self.loop, timeout=TIMEOUT)
+        self.commit = GroupCommit(self.storage, self.loop, timeout=timeout)
 
     def turn(self) -> None:
         self.loop.run_until_complete(asyncio.sleep(0.02))
@@ -341,7 +341,7 @@ def test_deliveries_go_to_the_spool_while_the_server_refuses_all_writes(
 def test_over_tls_groups_are_stored_on_the_polled_connection(own: System, server: Server, tmp_path: Path) -> None:
     (tmp_path / "tls").mkdir()
     proxy = TlsProxy(tmp_path / "tls", socket_path(server.data_dir))
-    loop = Loop(own, proxy.url, ca_file=str(proxy.certificate))
+    loop = Loop(own, proxy.url, ca_file=str(proxy.certificate), timeout=5.0)
     try:
         assert loop.store(own.delivery()) == ["accepted in redis"]
         connections = own.client.info("stats")["total_connections_received"]
@@ -361,7 +361,7 @@ def test_with_ack_replica_the_loop_waits_for_a_replica(own: System, server: Serv
     port = free_port()
     own.client.config_set("port", port)
     own.client.config_set("repl-diskless-sync-delay", 0)
-    loop = Loop(own, server.url)
+    loop = Loop(own, server.url, timeout=3.0)
     (tmp_path / "replica").mkdir()
     try:
         with own_server(tmp_path / "replica", "--appendonly", "no", "--replicaof", f"127.0.0.1 {port}"):

