@@ -25,6 +25,7 @@ from typing import Literal, cast
 
 from receiver import logs
 from receiver.delivery.answers import Answer, protocol_error, to_bytes
+from receiver.delivery.sender_address import address_in
 from receiver.server.request_reader import HttpRequest, RequestReader
 from receiver.server.turns import Turns
 
@@ -349,13 +350,10 @@ class HttpConnection(asyncio.BufferedProtocol):
 def sender_at(address: str) -> str:
     """Who sends from this address. One sender usually has the last 64 bits of IPv6 to itself. A socket that is bound to
     `[::]` shows IPv4 addresses as IPv6."""
-    if ":" not in address:
-        return address
-    try:
-        number = IPv6Address(address)
-    except ValueError:  # the path of a socket
-        return address
-    return str(number.ipv4_mapped or IPv6Network((int(number), 64), strict=False))
+    found = address_in(address) if ":" in address else None
+    if isinstance(found, IPv6Address):
+        return str(IPv6Network((int(found), 64), strict=False))
+    return str(found or address)  # the path of a socket is none
 
 
 def end(connection: HttpConnection) -> None:

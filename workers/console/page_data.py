@@ -54,7 +54,7 @@ class OpenHistories:
         now = time.monotonic()
         with suppress(IndexError):  # none is left
             while True:
-                found = self._free.pop()
+                found = self._free.pop(0)  # in turns, so that none is kept beyond its time
                 if now < found.until:
                     return found
                 if found.database:
