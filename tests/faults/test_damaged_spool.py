@@ -33,6 +33,12 @@ def rows_without_journal(file: Path) -> int:
     return 0  # it is being written
 
 
+def write_journal_to(file: Path) -> None:
+    """After this, damage to the file is not hidden by pages of its journal. SQLite returns (busy, ...)."""
+    with closing(sqlite3.connect(file)) as opened:
+        eventually(lambda: opened.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0))
+
+
 def middle(file: Path) -> int:
     return file.stat().st_size // 2 // PAGE * PAGE
 
@@ -66,7 +72,7 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_drained(
     own_redis.kill()
     ids = [system.deliver(data={"id": number}) for number in range(MANY)]
     kill_with_children(web)
-    sqlite3.connect(file).execute("PRAGMA wal_checkpoint(TRUNCATE)").connection.close()
+    write_journal_to(file)
     damage(file)
     system.processes.clear()
     system.start("web")

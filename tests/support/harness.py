@@ -80,9 +80,10 @@ def comm(pid: int) -> str:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended. A zombie has."""
+    """Whether a process has ended. A zombie has, once its threads have: one that waits for the disk keeps its locks."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        is_zombie = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return is_zombie and len(os.listdir(f"/proc/{pid}/task")) == 1
     except OSError:
         return True
 
