@@ -115,7 +115,7 @@ class AlertStore(ServerUser):
         last: AlertJudgement,
         marks: Mapping[str, tuple[int, int]],
     ) -> tuple[int, int]:
-        """Store which alerts fire now, by "rule|subject", each with its text. Returns how many began and ended.
+        """Store which alerts fire now, by "rule|subject", each with its text of now. Returns how many began and ended.
 
         `last` was read before the rules were judged. After another judgement since then, this changes nothing.
         """

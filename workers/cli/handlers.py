@@ -15,6 +15,7 @@ from receiver.contract.errors import ServerUnusable
 from receiver.contract.topics import matches
 from receiver.inbox import Administration, Declaration, Inbox, keys
 from receiver.inbox.queries.handlers import AbsentHandler, HandlerQueries
+from receiver.inbox.queries.health import HealthQueries
 from workers.cli import output
 from workers.cli.auditing import record
 from workers.cli.handlers_certify import certify
@@ -56,7 +57,8 @@ handlers.add_command(certify)
 def list_handlers(json_: bool = False) -> None:
     """List the handlers of this config, and those that workers run. Needs no server.
 
-    VERSION is the code on disk, RUNNING what live workers have, each version with the number of workers.
+    VERSION is the code on disk, RUNNING what live workers have, each version with the number of workers. STATE is "no
+    worker" while none is running, and events wait. It is "not loaded" if workers are running without the handler.
     """
     from workers.plugins.discovery import declarations, load
 
@@ -75,6 +77,7 @@ def list_handlers(json_: bool = False) -> None:
     _show_warnings(config, found, left_out)
     _show_differences(rows)
     _show_absent(live.absent, here)
+    _show_not_loaded([one["handler"] for one in rows if one["state"] == "not loaded"], live.absent)
     _show_next(config, found, rows)
 
 
@@ -122,6 +125,7 @@ class _LiveState:
     """What the server says about handlers. Without one, nothing is known."""
 
     paused: frozenset[str] | None = None
+    has_workers: bool = False
     absent: Mapping[str, AbsentHandler] = field(default_factory=dict)
     running: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     declared: Mapping[str, Declaration] = field(default_factory=dict)
@@ -129,7 +133,10 @@ class _LiveState:
     def state_of(self, handler: str) -> str:
         if self.paused is None:
             return "unknown"
-        return "paused" if handler in self.paused else "on" if handler in self.running else "no worker"
+        if handler in self.paused:
+            return "paused"
+        without = "not loaded" if self.has_workers else "no worker"
+        return "on" if handler in self.running else without
 
 
 def _live_state(config: Config) -> _LiveState:
@@ -139,7 +146,8 @@ def _live_state(config: Config) -> _LiveState:
         paused = frozenset(name.removeprefix("handler:") for name in names if name.startswith("handler:"))
         queries = HandlerQueries(client)
         declared = {one.handler: one for one in Inbox(client).declarations().handlers}
-        return _LiveState(paused, queries.absent(), queries.running_versions(), declared)
+        has_workers = bool(HealthQueries(client).workers())
+        return _LiveState(paused, has_workers, queries.absent(), queries.running_versions(), declared)
     except (ServerUnusable, RedisError):
         return _LiveState()
 
@@ -188,6 +196,16 @@ def _show_absent(absent: Mapping[str, AbsentHandler], here: set[str]) -> None:
         retire = f"if it was removed for good: {output.our_name()} handlers retire {name}"
         fix = START_OR_RELOAD if name in here else f"start a worker that has its plugin; {retire}"
         output.line("  ", fix, whole=True)
+
+
+def _show_not_loaded(names: Sequence[str], absent: Mapping[str, AbsentHandler]) -> None:
+    """Handlers that were added after the workers had started."""
+    for name in names:
+        if name not in absent:
+            output.echo()
+            without = ": the running workers have not loaded it; they settle events without it"
+            output.line(output.text(name, "bold"), output.state("warn", without))
+            output.line(f"  {RELOAD}; or restart it", whole=True)
 
 
 @handlers.command("pause")

@@ -17,6 +17,9 @@ from workers.cli.options import Command, all_events, connect_reader, json_option
 if TYPE_CHECKING:
     from workers.operations.explain_handlers import HandlerExplanation, RoutingFacts
 
+MAX_WHY = 2_000
+"""Characters: enough for why a plugin cannot be loaded. The error of a run may be longer."""
+
 
 @click.command("explain", cls=Command)
 @click.argument("event_id", metavar="EVENT")
@@ -50,7 +53,7 @@ def explain(event_id: str, json_: bool) -> None:
 
 def _rows(one: HandlerExplanation) -> list[tuple[Any, ...]]:
     text = one.why if one.why.startswith(one.reason) else f"{one.reason}: {one.why}"
-    why = one.handler, output.state("yes" if one.called else "no"), text[:160]
+    why = one.handler, output.state("yes" if one.called else "no"), text[:MAX_WHY]
     fix = os.path.relpath(one.fix) if one.fix.startswith("/") else one.fix
     return [why, ("", "", fix)] if fix and not fix.startswith("storehooks ") else [why]
 

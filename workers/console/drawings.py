@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import orjson
 from markupsafe import Markup
 
+from receiver.inbox.queries.time_series import HOUR, SeriesChange
 from workers.operations.traffic import HourState, StoreHour, Traffic
 
 RATES = ("accepted", "settled", "refused", "duplicates", "retried")
@@ -27,11 +28,15 @@ SHAPES = {state: Markup('<path class="{}" d="{}"/>').format(state, path) for sta
 
 
 def chart_data(traffic: Traffic) -> str:
-    """Columns of numbers as JSON: events per minute, and how many there were at the time."""
+    """Columns of numbers as JSON: events per minute, and how many there were at the time.
+
+    A step that is not over is shown only if there is no other, and the number of its events is not extrapolated.
+    """
     columns: dict[str, list[float | None]] = {name: [] for name in ("at", *RATES, *LEVELS)}
     values = {one.at: one.values for one in traffic.samples}
-    for change in traffic.changes:
-        seconds = (change.until - change.since).total_seconds()
+    shown = traffic.changes[:-1] if len(traffic.changes) > 1 and _is_short(traffic) else traffic.changes
+    for change in shown:
+        seconds = max(_seconds(change), traffic.step)
         if seconds > LONGEST_STEP * traffic.step:
             columns["at"].append(change.since.timestamp() + 1)
             for name in (*RATES, *LEVELS):
@@ -43,6 +48,15 @@ def chart_data(traffic: Traffic) -> str:
             columns[name].append(values[change.until][name])
     deploys = [{"at": one.at.timestamp(), "text": one.text} for one in traffic.deploys]
     return orjson.dumps({**columns, "deploys": deploys}).decode()
+
+
+def _is_short(traffic: Traffic) -> bool:
+    """Whether the last step is not over. The last sample of a step may be earlier than its end."""
+    return _seconds(traffic.changes[-1]) < traffic.step - HOUR.step
+
+
+def _seconds(change: SeriesChange) -> float:
+    return (change.until - change.since).total_seconds()
 
 
 def trend(numbers: Sequence[int]) -> Markup:

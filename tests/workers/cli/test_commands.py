@@ -128,6 +128,27 @@ def test_handlers_shows_what_workers_run_beside_what_is_on_disk(make_system: Cal
     assert listed(env={"REDIS_URL": "redis://127.0.0.1:1"})["shop.greet"]["state"] == "unknown"
 
 
+def test_handlers_that_running_workers_have_not_loaded_need_a_reload(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=HELLO)
+    start = "start one; until then events wait"
+    assert start in system.run_cli("handlers").stdout
+    system.declare_as_worker()
+    shown = system.run_cli("handlers").stdout
+    assert "shop.greet: the running workers have not loaded it; they settle events without it" in shown
+    assert "send HUP to `storehooks worker`: it reloads config and plugins; or restart it" in shown
+    assert start not in shown
+    (row,) = json.loads(system.run_cli("handlers", "--json").stdout)
+    assert row["state"] == "not loaded"
+
+
+def test_handlers_explain_shows_a_long_reason_whole(system: System) -> None:
+    system.accept()
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    why = f"shop.py:3: {'it cannot be loaded, ' * 20}as the last words say"
+    system.inbox.finish([Outcome(run, "failed", {"error": why})])
+    assert why in " ".join(system.run_cli("handlers", "explain", "last").stdout.split())
+
+
 def test_every_list_ends_with_the_next_command(system: System) -> None:
     assert "storehooks send" in system.run_cli("events").stdout
     system.accept()

@@ -7,18 +7,18 @@ from datetime import UTC, datetime, timedelta
 
 from receiver.inbox.queries.time_series import NAMES, Sample, changes
 from workers.console.drawings import band, chart_data, trend
-from workers.operations.traffic import Deploy, HourState, StoreHour, Traffic
+from workers.operations.traffic import Deploy, HourState, StoreHour, Traffic, grouped
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 
 
-def traffic(*samples: tuple[int, int, int]) -> Traffic:
+def traffic(*samples: tuple[int, int, int], step: int = 10) -> Traffic:
     """Samples of a second, with accepted and failed."""
     found = [
         Sample(NOON + timedelta(seconds=at), {**dict.fromkeys(NAMES, 0), "accepted": accepted, "failed": failed})
         for at, accepted, failed in samples
     ]
-    return Traffic(found, changes(found), [], [Deploy(NOON, "erp.export <b>")], step=10)
+    return Traffic(found, grouped(changes(found), step), [], [Deploy(NOON, "erp.export <b>")], step)
 
 
 def test_a_chart_has_rates_and_levels() -> None:
@@ -28,6 +28,14 @@ def test_a_chart_has_rates_and_levels() -> None:
     assert data["accepted"] == [30, 0], "per minute"
     assert data["failed"] == [2, 1], "at the time"
     assert data["deploys"] == [{"at": start, "text": "erp.export <b>"}]
+
+
+def test_a_minute_that_is_not_over_is_not_extrapolated() -> None:
+    only = json.loads(chart_data(traffic((0, 0, 0), (10, 30, 0), step=60)))
+    assert only["accepted"] == [30]
+    data = json.loads(chart_data(traffic((0, 0, 0), (50, 40, 0), (60, 48, 0), (70, 78, 0), step=60)))
+    assert data["accepted"] == [48], "the next minute has only begun"
+    assert data["at"] == [NOON.timestamp() + 60]
 
 
 def test_times_without_samples_are_a_gap_in_the_line() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from receiver.contract.compose import Request, compose
+from receiver.inbox import keys
 from receiver.inbox.host_refusals import publish_refusals
 from receiver.inbox.queries.failures import FailureFilter, FailureQueries
 from receiver.inbox.sampling import Sampler
@@ -334,6 +335,8 @@ def test_failures_of_a_filter_are_replayed_after_five_have_succeeded(
     eventually(lambda: "halted" in operator.text(f"/failures/actions/{path}"), 30, what="one of the first fails again")
     assert "of the first 5 runs failed again" in operator.text(f"/failures/actions/{path}")
     assert "Replay what is left" in operator.text(f"/failures/actions/{path}")
+    console.system.client.hincrby(f"{keys.BULK}{path}", "began", -100_000)
+    assert re.search(r", 0\.0\d+ runs a second", operator.text(f"/failures/actions/{path}")), "not 0 runs a second"
     console.mend()
     operator.press("/failures/actions/start", store="north", error="keyerror", **{"try": "1"})
     eventually(lambda: {console.system.status(one) for one in events} == {"settled"}, 30, what="all succeed")

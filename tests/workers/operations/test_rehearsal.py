@@ -116,6 +116,14 @@ def test_other_connections_are_refused_and_listed(shop: System) -> None:
     assert contents(shop) == before
 
 
+@pytest.mark.full
+def test_a_forward_that_is_refused_says_so(shop: System) -> None:
+    forward = '\n[forward.crm]\ntopics = ["order.*"]\nurl = "https://crm.example/x"\n'
+    shop.config_file.write_text(shop.config_file.read_text() + forward)
+    found = rehearsal.rehearse(shop.config, "forward.crm", shop.accept())
+    assert rehearsal.REFUSED in found.message, found.message
+
+
 def test_what_the_handler_raises_is_the_result(shop: System) -> None:
     found = rehearsal.rehearse(shop.config, "erp.export", shop.accept(data={"id": 1, "needs": "/no/such/file"}))
     assert (found.ending, found.message) == ("raised", "KeyError: 'vat_id'")

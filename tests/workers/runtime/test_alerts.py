@@ -189,7 +189,7 @@ def test_a_rule_fires_once_and_recovers_once(case: Case, make_system: Callable[.
     finally:
         system.client.config_set("maxmemory", 0)
     assert (recovered.rule, recovered.what) == (case.rule, "recovered")
-    assert recovered.alerts == fired.alerts
+    assert [(one.subject, one.since) for one in recovered.alerts] == [(case.subject, fired.alerts[0].since)]
     assert len(judge(system)) == 2
     assert AlertStore(system.client).firing() == []
 
@@ -217,6 +217,17 @@ def test_a_failing_handler_without_attempts_goes_on_failing(make_system: Callabl
     assert len(judge(system)) == 1, "nothing has succeeded"
     run_attempts(system, OutcomeKind.DONE, 1)
     assert [one.what for one in judge(system)] == ["fired", "recovered"]
+
+
+def test_an_alert_that_goes_on_shows_its_last_figures(make_system: Callable[..., System], target: Target) -> None:
+    system = make_system(more=targets_of(target))
+    fail_mostly(system)
+    (fired,) = judge(system)
+    run_attempts(system, OutcomeKind.FAILED, 15)
+    assert judge(system) == [fired]
+    (alert,) = AlertStore(system.client).firing()
+    assert (alert.text, alert.since) == ("90% of the last 30 attempts failed", fired.alerts[0].since)
+    assert "90% of the last 30" in system.run_cli("alerts").stdout
 
 
 def test_few_attempts_and_few_refusals_are_no_alert(make_system: Callable[..., System], target: Target) -> None:
@@ -520,6 +531,39 @@ def test_messages_of_a_rule_are_sent_in_order(redis: Redis) -> None:
     store.delivered(recovered)
     store.failed(recovered, "a late answer", 1.0)
     assert [one.what for one in store.messages()] == ["fired", "fired"], "an accepted message does not come back"
+
+
+def test_a_target_that_is_added_while_an_alert_fires_gets_both_messages(redis: Redis) -> None:
+    store = AlertStore(redis)
+
+    def judge_with(firing: Mapping[str, str], *targets: str) -> list[tuple[str, str, str]]:
+        """The messages that a judgement with these targets makes."""
+        before = {one.item for one in store.messages()}
+        store.judge(firing, targets, last=store.last_judgement(), marks={})
+        return [(one.target, one.what, one.alerts[0].text) for one in store.messages() if one.item not in before]
+
+    assert judge_with({"silent|north": "no event for 2 h"}, "old") == [("old", "fired", "no event for 2 h")]
+    (began,) = store.firing()
+    both = {"silent|north": "no event for 3 h", "memory|": "full"}
+    assert set(judge_with(both, "old", "new")) == {
+        ("old", "fired", "full"),
+        ("new", "fired", "no event for 3 h"),
+        ("new", "fired", "full"),
+    }
+    (late,) = [one for one in store.messages() if (one.target, one.rule) == ("new", "silent")]
+    assert late.alerts[0].since == began.since, "the message says when it began"
+    assert set(judge_with({"memory|": "full"}, "old", "newest")) == {
+        ("old", "recovered", "no event for 3 h"),
+        ("newest", "fired", "full"),
+    }
+
+
+def test_an_alert_of_an_older_version_is_sent_to_no_target_again(redis: Redis) -> None:
+    redis.hset(keys.ALERTS, "memory|", json.dumps({"since": 1, "text": "full"}))
+    assert judge_as(redis, FULL) == (0, 0)
+    assert AlertStore(redis).messages() == []
+    assert judge_as(redis, {}) == (0, 1)
+    assert [one.what for one in AlertStore(redis).messages()] == ["recovered"]
 
 
 def test_a_damaged_message_delays_no_other(redis: Redis) -> None:

@@ -118,7 +118,7 @@ def resolve(host: str, port: int, timeout: float) -> list[str]:
     except queue.Empty:
         raise httpcore2.ConnectTimeout(f"the lookup of {host} timed out") from None
     if isinstance(found, OSError):
-        raise httpcore2.ConnectError(f"{host} cannot be resolved: {found.strerror}")
+        raise httpcore2.ConnectError(f"{host} cannot be resolved: {found.strerror or found}")
     return found
 
 
