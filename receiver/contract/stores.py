@@ -20,8 +20,8 @@ MAX_DOMAIN = 255
 MAX_CANDIDATES = 4
 """Stores that a delivery to `POST /webhooks` may name. Its signature is tried with the secrets of these."""
 MAX_SCANNED = 256
-"""Places in a body where a store's name is looked for, at all sources together. Half of them are the first ones, and half
-the last ones: a sender writes its own name before its data or after it, and the data may have the same key often."""
+"""Places in a body where a store's name is looked for, at all sources together. Half of them are the first ones, half the
+last ones: a sender writes its own name before its data or after it, and the data may have the same key often."""
 MIN_SCANNED = 32
 """Places for one source, however many there are for the sources before it."""
 MAX_PLACE = 512
@@ -102,13 +102,13 @@ class StoreIndex:
     def _names(self, headers: Headers, body: bytes) -> Iterator[tuple[Part, str]]:
         """What a delivery has at the sources of its store's name, or may have."""
         left = MAX_SCANNED
-        form = form_fields(body) if any(kind == "form" for kind, _ in self._by_part) else None
+        form = _some_fields(body) if any(kind == "form" for kind, _ in self._by_part) else {}
         for part in self._by_part:
             kind, name = part
             if kind == "header":
                 values: Iterable[Any] = [headers.get(name)]
             elif kind == "form":
-                values = [form and form.get(name)]
+                values = [form.get(name)]
             else:
                 *_, key = ["", *(step for step in name.split(".") if not step.isdigit())]
                 in_list = name[-1:].isdigit()
@@ -148,6 +148,12 @@ def _after(key: bytes, body: bytes, most: int) -> list[bytes]:
     """What follows a key, the first times and the last times that it is there."""
     between, *last = body.rsplit(key, most)
     return [*between.split(key, most)[1:], *last] if len(last) == most else last
+
+
+def _some_fields(body: bytes) -> dict[str, str]:
+    """The first and the last fields of a form, without long ones."""
+    places = _after(b"&", b"&" + body, MAX_SCANNED // 4)
+    return form_fields(b"&".join(place for place in places if len(place) <= MAX_PLACE)) or {}
 
 
 def _scan(places: Sequence[bytes], in_list: bool) -> list[bytes]:
