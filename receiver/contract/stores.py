@@ -20,7 +20,7 @@ MAX_DOMAIN = 255
 MAX_CANDIDATES = 4
 """Stores that a delivery to `POST /webhooks` may name. Its signature is tried with the secrets of these."""
 MAX_SCANNED = 256
-"""Places in a body where a store's name is looked for, at all sources together. Half of them are the first ones, half the
+"""Places in a body where a store's name is looked for, at all sources together. Half are the first ones, half the
 last ones: a sender writes its own name before its data or after it, and the data may have the same key often."""
 MIN_SCANNED = 32
 """Places for one source, however many there are for the sources before it."""
