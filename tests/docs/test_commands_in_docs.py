@@ -21,6 +21,7 @@ TESTED_ELSEWHERE = {
     "event-files.md": "test_event_files_page.py",
     "how-to/deploy.md": "test_deploy_pages.py",
     "how-to/production.md": "test_deploy_pages.py",
+    "how-to/packaging.md": "test_integrator_pages.py",
     "how-to/forward.md": "../workers/cli/test_listen.py",
     "backup.md": "../faults/test_restore_drill.py",
     "certification.md": "test_store_pages.py",

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from receiver import config as config_room
-from tests.support.programs import ROOT
+from tests.docs.test_commands_in_docs import commands
+from tests.support.programs import ROOT, storehooks
 from tests.workers.testing.test_kit import run_pytest
 
 DEPLOYMENT = ("deploy", "production")  # followed by test_deploy_pages.py
@@ -55,6 +60,29 @@ def test_the_samples_of_all_pages_pass_their_tests(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     for name in written:
         assert not name.startswith("test_") or f"PASSED {name}::" in done.stdout, name
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("source", ["page", "new-plugin"])
+def test_the_command_of_the_page_builds_a_wheel(source: str, tmp_path: Path) -> None:
+    page = ROOT / "docs/how-to/packaging.md"
+    folder = tmp_path / "points"
+    if source == "page":
+        folder.mkdir()
+        for name, text in files_of(page).items():
+            (folder / name).write_text(text)
+    else:
+        assert storehooks("new-plugin", "points", cwd=tmp_path).returncode == 0
+        module = folder / "points.py"
+        module.write_text(module.read_text().replace('"0.1.0"', '"1.4.2"'))
+    (command,) = commands(page)
+    assert command.startswith("python ")
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], cwd=folder, check=True)
+    (wheel,) = (folder / "dist").iterdir()
+    assert wheel.name == "storehooks_points-1.4.2-py3-none-any.whl", "the version is written once"
+    with zipfile.ZipFile(wheel) as opened:
+        points = opened.read("storehooks_points-1.4.2.dist-info/entry_points.txt").decode()
+    assert points.split() == ["[storehooks.handlers]", "points", "=", "points"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

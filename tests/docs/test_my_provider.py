@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -49,6 +50,11 @@ def test_the_steps_lead_from_refused_deliveries_to_a_verified_store(make_system:
     added = system.config_file.read_text()
     assert "[stores.acme]" in added
     assert "order.created" in added, "the comments say what was read"
+    comments = re.findall(r"^# (?:(\w+):? |\S+ (is read as)$)", added, flags=re.MULTILINE)
+    said = {first or second for first, second in comments}
+    assert said == {"matches", "proven", "is read as", "note"}
+    explained = re.findall(r"^\| `([a-z ]+)`", PAGE.read_text(), flags=re.MULTILINE)
+    assert said <= set(explained), "the page explains each comment"
     assert type_in(verified).count(" VALID ") == 2
     web.send(signal.SIGHUP)
     eventually(lambda: send(system, 3) == 200, 20, what="new deliveries are accepted")

@@ -105,6 +105,8 @@ def test_new_plugin_writes_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(list((tmp_path / "stock-alert").rglob("*.*"))) == len(FILES)
     assert 'stock_alert = "stock_alert"' in (tmp_path / "stock-alert/pyproject.toml").read_text()
     compile((tmp_path / "stock-alert/stock_alert.py").read_text(), "stock_alert.py", "exec")
+    written = "".join(path.read_text() for path in (tmp_path / "stock-alert").rglob("*.*"))
+    assert written.count('"0.1.0"') == 1, "the version is written once"
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,11 @@ def resume(handler: str, yes: bool) -> None:
 @click.argument("handler")
 @yes_option
 def retire(handler: str, yes: bool) -> None:
-    """Remove a handler for good: its waiting runs fail, and no events are routed to it."""
+    """Remove a handler for good: its waiting runs fail, and from now on no events are routed to it.
+
+    Remove it from the plugins of all workers first: events are routed to a handler that a worker has, and for 15
+    minutes after no worker has it any more.
+    """
     administration = _administration_with(handler)
     queries = HandlerQueries(administration.client)
     waiting, still_there = queries.waiting([handler])[handler], handler in queries.present()

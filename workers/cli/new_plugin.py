@@ -35,7 +35,7 @@ build-backend = "setuptools.build_meta"
 
 [project]
 name = "storehooks-{dashed}"
-version = "0.1.0"
+dynamic = ["version"]
 description = "A storehooks plugin."
 requires-python = ">=3.11"
 dependencies = ["storehooks"]
@@ -45,6 +45,9 @@ dependencies = ["storehooks"]
 
 [tool.setuptools]
 py-modules = ["{module}"]
+
+[tool.setuptools.dynamic]
+version = {{ attr = "{module}.__version__" }}
 
 [tool.pytest.ini_options]
 pythonpath = ["."]
@@ -116,6 +119,10 @@ Install it beside storehooks, and workers find it by its entry point:
 
     pip install .
 
+Its version is `__version__` in `{module}.py`. A wheel for other machines, in the folder `dist`:
+
+    pip wheel --no-deps --wheel-dir dist .
+
 Or, while you write it, name its file in the config: `[workers] plugins = ["{folder}/{module}.py"]`.
 
 ```toml
@@ -127,7 +134,7 @@ Test it against duplicates, reordering and crashes:
 
     storehooks handlers certify {module}.py
 """,
-    ".gitignore": "__pycache__/\n*.egg-info/\nbuild/\n.pytest_cache/\n",
+    ".gitignore": "__pycache__/\n*.egg-info/\nbuild/\ndist/\n.pytest_cache/\n",
 }
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from receiver.config import Config, load
 from workers.console.field_changes import MAX_CHANGES, FieldChange, field_changes
 from workers.console.payload_tree import PersonalFields
 
@@ -32,6 +34,14 @@ def changes(before: Any, after: Any, path: str = "data") -> list[FieldChange]:
 )
 def test_fields_that_differ_are_listed(before: Any, after: Any, expected: list[tuple[str, str, str]]) -> None:
     assert [(one.path, one.before, one.after) for one in changes(before, after)] == expected
+
+
+def test_a_list_in_the_config_replaces_the_default(tmp_path: Path) -> None:
+    """As docs/operating/console.md says for a scheme of your own."""
+    file = tmp_path / "config.toml"
+    file.write_text('[console]\npersonal = ["kunde"]\n')
+    own, default = (PersonalFields(one.console.personal) for one in (load(file, {}), Config()))
+    assert [(one.has(["kunde"]), one.has(["email"])) for one in (own, default)] == [(True, False), (False, True)]
 
 
 def test_personal_fields_are_named_and_not_shown() -> None:

@@ -348,7 +348,8 @@ def _usable_url(facts: Facts, web: WebFacts) -> Finding:
     if web.stores_in == "spool":
         fix = f"see {row} above" if row else "see the log of `storehooks web` for the cause"
         return warn("public url", f"{web.url} stores deliveries in the spool now", fix=fix)
-    return ok("public url", f"{web.url} answered in {web.ms:.0f} ms")
+    only = "; only programs on this machine can reach it" if is_loopback(web.url) else ""
+    return ok("public url", f"{web.url} answered in {web.ms:.0f} ms{only}")
 
 
 def _unusable_url(facts: Facts, web: WebFacts) -> Finding:

@@ -45,6 +45,7 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
     for name, why in plugins.left_out.items():
         fix = f"write [plugins.{name}]; or install it only where it is used, or set [workers] installed = false"
         yield warn("handlers", f"the installed plugin {name} is left out", why, fix=fix)
+    yield from _unused_settings(facts)
     if not plugins.handlers:
         place = facts.config.place("workers", "plugins") or facts.config.path
         text = "no plugin is loaded: events are stored and not handled"
@@ -60,6 +61,14 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
         names = {handler.details["plugin"] for handler in plugins.handlers}
         yield ok("handlers", f"{counted(len(plugins.handlers), 'handler')} of {some(sorted(names))}, loaded and valid")
     yield from problems
+
+
+def _unused_settings(facts: Facts) -> Iterator[Finding]:
+    loaded = {handler.details["plugin"] for handler in facts.plugins.handlers}
+    for name in sorted(facts.config.plugins.keys() - loaded - facts.plugins.left_out.keys()):
+        text = f"the config has [plugins.{name}], and no plugin {name} is loaded"
+        fix = "delete it if the plugin was removed; otherwise install the plugin, or correct the name"
+        yield warn("handlers", text, fix=f"{fix} ({facts.config.place('plugins', name)})")
 
 
 def _absent_handlers(facts: Facts) -> Iterator[Finding]:

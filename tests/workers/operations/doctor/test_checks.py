@@ -480,6 +480,10 @@ def test_a_public_url_that_was_not_requested_is_no_failure(facts: Facts) -> None
     ("web", "says"),
     [
         (WebFacts("u", ms=84, stores_in="redis"), "ok public url: u answered in 84 ms"),
+        (
+            WebFacts("http://127.0.0.1:1", ms=84, stores_in="redis"),
+            "ok public url: http://127.0.0.1:1 answered in 84 ms; only programs on this machine can reach it",
+        ),
         (WebFacts("u", ms=84, stores_in="spool"), "warn public url: u stores deliveries in the spool now"),
         (WebFacts("u", ms=84, stores_in="nowhere"), "fail public url: u cannot store deliveries"),
         (
@@ -536,6 +540,19 @@ def test_an_unknown_topic_fails_with_the_nearest_topic_and_the_source_line(facts
         "fail handlers: erp.push wants product.stock, which no store has sent / "
         "nearest: product.updated (4,310 so far) -> correct the topic in /srv/erp.py:31"
     )
+
+
+def test_settings_of_a_plugin_that_is_not_loaded_are_a_warning(facts: Facts, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[plugins.erp]\nx = 1\n[plugins.left]\nx = 1\n[plugins.removed]\nx = 1\n")
+    with_settings = replace(facts, config=load(file, {}), plugins=PluginFacts((HANDLER,), left_out={"left": "y"}))
+    found = [line for line in as_lines(worker_checks.check_handlers(with_settings)) if "[plugins.removed]" in line]
+    assert found == [
+        "warn handlers: the config has [plugins.removed], and no plugin removed is loaded -> "
+        f"delete it if the plugin was removed; otherwise install the plugin, or correct the name ({file}:5)"
+    ]
+    without = replace(with_settings, plugins=PluginFacts())
+    assert sum("and no plugin " in line for line in as_lines(worker_checks.check_handlers(without))) == 3
 
 
 def test_plugins_that_take_longer_than_doctor_waits_are_a_warning(facts: Facts) -> None:
