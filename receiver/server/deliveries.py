@@ -11,6 +11,9 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
+from urllib.parse import unquote
+
+from gunicorn.util import split_request_uri
 
 from receiver.contract.intake import Delivery, LongBatch
 from receiver.contract.signing.sources import query_fields
@@ -26,7 +29,9 @@ from receiver.server.turns import SMALL_BYTES
 GROUP_BYTES = 1 << 20
 """Of large deliveries in a group: the small ones with them and after them must not wait long."""
 _TARGET = re.compile(r"/webhooks(?:/([a-z0-9][a-z0-9_-]{0,62}))?(?:\?([^#]*))?")
-"""Matches every valid store name, configured or not: the time of an answer must not reveal which ones are."""
+_PATH = re.compile(r"/+webhooks(?:/([^/]+))?")
+"""As Flask finds it. Both match every store name, configured or not: the time of an answer must not reveal which ones
+are."""
 
 Admitted = tuple[HttpConnection, Delivery]
 Waiting = deque[Admitted]
@@ -42,12 +47,13 @@ class Deliveries:
         """Deliveries admitted while the group before them is being stored."""
 
     def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
-        target = _TARGET.fullmatch(request.target) if request.method == "POST" else None
+        target = store_and_query(request.target) if request.method == "POST" else None
         if target is None:
             self._serve_others(connection, request)
             return
-        headers = {**request.headers, **query_fields(target[2])} if target[2] else request.headers
-        incoming = IncomingDelivery(target[1] or "", headers, request.body, connection.address, time.time())
+        store, query = target
+        headers = {**request.headers, **query_fields(query)} if query else request.headers
+        incoming = IncomingDelivery(store, headers, request.body, connection.address, time.time())
         try:
             admitted = self._admission.admit(incoming, in_loop=True)
         except LongBatch:  # reading 1,000 events takes 25 to 80 ms; verifying it again takes less than one
@@ -72,6 +78,19 @@ class Deliveries:
                 connection.answer(self._admission.answer(delivery, stored))
             except Exception:  # noqa: BLE001  logged there
                 connection.fail()
+
+
+def store_and_query(target: str) -> tuple[str, str] | None:
+    """What the target of a delivery names; None for any other target.
+
+    It may be a whole URL, or have escapes. Flask would serve these as well, but in a thread, and one that works for long
+    takes the interpreter from the loop.
+    """
+    if usual := _TARGET.fullmatch(target):
+        return usual[1] or "", usual[2] or ""
+    parts = split_request_uri(target)
+    path = _PATH.fullmatch(unquote(parts.path))
+    return (path[1] or "", parts.query) if path else None
 
 
 def next_group(small: Waiting, large: Waiting) -> list[Admitted]:

@@ -1,4 +1,4 @@
-"""Flask bridge: serves a request with the Flask app in a thread. Health, wrong paths and unusual URLs go this way."""
+"""Flask bridge: serves a request with the Flask app in a thread. Health, wrong paths and long batches go this way."""
 
 from __future__ import annotations
 
