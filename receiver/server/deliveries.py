@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from urllib.parse import unquote
 
@@ -24,7 +24,7 @@ from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.group_commit import GroupCommit
 from receiver.server.http_connection import HttpConnection
 from receiver.server.request_reader import HttpRequest
-from receiver.server.turns import SMALL_BYTES
+from receiver.server.turns import SMALL_BYTES, next_in_turn
 
 GROUP_BYTES = 1 << 20
 """Of large deliveries in a group: the small ones with them and after them must not wait long."""
@@ -43,8 +43,8 @@ class Deliveries:
     ) -> None:
         self._admission, self._commit, self._serve_others = admission, commit, serve_others
         self._small: Waiting = deque()
-        self._large: Waiting = deque()
-        """Deliveries admitted while the group before them is being stored."""
+        self._large: OrderedDict[str, Waiting] = OrderedDict()
+        """Deliveries admitted while the group before them is being stored; large ones by store, as each is verified."""
 
     def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
         target = store_and_query(request.target) if request.method == "POST" else None
@@ -63,7 +63,8 @@ class Deliveries:
             connection.answer(admitted)
         else:
             is_small = len(request.body) <= SMALL_BYTES and not admitted.rest
-            (self._small if is_small else self._large).append((connection, admitted))
+            line = self._small if is_small else self._large.setdefault(admitted.event.store, deque())
+            line.append((connection, admitted))
 
     def store_next_group(self) -> None:
         """Store what was admitted, unless a group is being stored: then its acknowledgement does it."""
@@ -83,7 +84,7 @@ class Deliveries:
 def store_and_query(target: str) -> tuple[str, str] | None:
     """What the target of a delivery names; None for any other target.
 
-    It may be a whole URL, or have escapes. Flask would serve these as well, but in a thread, and one that works for long
+    It may be a whole URL, or have escapes. Flask would serve these too, but in a thread, and one that works for long
     takes the interpreter from the loop.
     """
     if usual := _TARGET.fullmatch(target):
@@ -93,15 +94,16 @@ def store_and_query(target: str) -> tuple[str, str] | None:
     return (path[1] or "", parts.query) if path else None
 
 
-def next_group(small: Waiting, large: Waiting) -> list[Admitted]:
+def next_group(small: Waiting, large: OrderedDict[str, Waiting]) -> list[Admitted]:
     """Take the deliveries that are stored next: all small ones and some large ones, of both at least one.
 
-    A batch is large, whatever its size, and the last one of its group: it may have more events than a group.
+    A batch is large, whatever its size, and the last one of its group: it may have more events than a group. So stores
+    take turns: many batches of one would delay the others' large deliveries for seconds.
     """
     group = [small.popleft() for _ in range(min(len(small), GROUP_SIZE - 1))]
     left = GROUP_BYTES
     while large and left > 0 and len(group) < GROUP_SIZE:
-        group.append(large.popleft())
+        group.append(next_in_turn(large, deque.popleft))
         delivery = group[-1][1]
         left -= GROUP_BYTES if delivery.rest else len(delivery.event.body)
     return group

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -135,12 +135,30 @@ def test_a_group_has_all_small_deliveries_and_a_bounded_number_of_large_bytes(sy
     small: Any = deque((None, one) for one in deliveries(system, 3))
     event = small[0][1].event
     half = Delivery(event=replace(event, body=b"x" * (GROUP_BYTES // 2)), theirs="")
-    large: Any = deque([(None, half)] * 5)
+    large = by_store(half, half, half, half, half)
     assert [len(next_group(small, large)) for _ in range(4)] == [5, 2, 1, 0]
     batch = replace(half, event=event, rest=(half,) * 999)
-    assert [len(next_group(deque(), large)) for large in [deque([(None, batch)] * 3)] for _ in range(4)] == [1, 1, 1, 0]
+    batches = by_store(batch, batch, batch)
+    assert [len(next_group(deque(), batches)) for _ in range(4)] == [1, 1, 1, 0]
     many: Any = deque((None, one) for one in deliveries(system, 1)) * 300
-    assert next_group(many, deque([(None, half)]))[-1][1] == half, "small ones cannot delay it for ever"
+    assert next_group(many, by_store(half))[-1][1] == half, "small ones cannot delay it for ever"
+
+
+def test_large_deliveries_of_a_store_do_not_wait_for_all_batches_of_another(system: System) -> None:
+    """With 60 batches of one store under way, those of another with 20 kB waited for two to seven seconds."""
+    event = deliveries(system, 1)[0].event
+    one = Delivery(event=event, theirs="")
+    batch, other = replace(one, rest=(one,) * 99), Delivery(event=replace(event, store="south"), theirs="")
+    waiting = by_store(*[batch] * 60, other, other)
+    groups = [[found.event.store for _, found in next_group(deque(), waiting)] for _ in range(4)]
+    assert groups == [["north"], ["south", "north"], ["south", "north"], ["north"]]
+
+
+def by_store(*waiting: Delivery) -> Any:
+    lines: OrderedDict[str, deque[tuple[None, Delivery]]] = OrderedDict()
+    for one in waiting:
+        lines.setdefault(one.event.store, deque()).append((None, one))
+    return lines
 
 
 # A hanging server
