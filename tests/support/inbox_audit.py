@@ -157,6 +157,23 @@ class InboxAudit:
         names = {f"{keys.QUEUED}{name}:{key}" for name, key in queued}
         assert set(self._queued) == names
 
+    def an_order_key_waits_only_for_older_events_to_be_routed(self) -> None:
+        """Its first run is queued, and none is active, while its store has an older event that may get the same key."""
+        to_route: dict[str, int] = {}
+        queued: dict[tuple[str, str], list[str]] = {}
+        for one in self.items:
+            if not one.handler and one.state in ("ready", "leased", "held"):
+                store, accepted = self._stores[one.event], self._accepted[one.event]
+                to_route[store] = min(accepted, to_route.get(store, accepted))
+            elif one.state == "queued":
+                key = self._records[one.event][f"k:{one.handler}"][2:]
+                queued.setdefault((one.handler, key), []).append(one.event)
+        for (handler, key), events in queued.items():
+            first = min(events, key=self._accepted.__getitem__)
+            oldest = to_route.get(self._stores[first])
+            is_held_back = oldest is not None and oldest < self._accepted[first]
+            assert self._active[handler].get(key) or is_held_back, (handler, key)
+
     def what_is_remembered_is_true(self) -> None:
         """When runs ended, since when events are open, and how the events of a resource are linked."""
         assert all(one.token.isdecimal() for one in self.items if one.state in ("done", "dropped", "failed"))

@@ -2,8 +2,9 @@
 
 An open item is in exactly one of ready, leased, later, held and queued, and a closed item is in none. accepted =
 settled + open + failed, and each counter matches the records. No limit has more slots in use than it allows, and no
-open event loses its body. No order key has two leases at once, its runs begin in the order of acceptance, and each of
-them ends once workers go on. What is merged into a run is dropped exactly when that run is settled.
+open event loses its body. No order key has two leases at once, its runs begin in the order of acceptance, no later than
+all older events are routed and the run before has ended, and each of them ends once workers go on. What is merged into
+a run is dropped exactly when that run is settled.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ ORDERS = {"shop.one": "c resource", "shop.three": "s store", "shop.four": "m res
 """The second handler is not ordered; the third is, and has a limit; the runs of the fourth are merged."""
 MERGING = "shop.four"
 RESOURCES = 2
+ORDERED = keys.PREFIX + "ordered"
 SMALL_LIMITS = (
-    ("local UNROUTED_PAGE = 64", "local UNROUTED_PAGE = 2"),
+    ("local UNROUTED_PAGE = 64", "local UNROUTED_PAGE = 1"),
     ("local MAX_FOLLOWERS = 127", "local MAX_FOLLOWERS = 2"),
 )
 """What the scripts read or lease at once, so small that short sequences go beyond it."""
@@ -103,7 +105,7 @@ class InboxMachine(RuleBasedStateMachine):
         ours = self.client.get("storehooks-tests")
         self.client.flushdb()
         self.client.set(keys.DECLARED_SINCE, 1)  # all workers had time to declare their handlers
-        self.client.sadd(keys.PREFIX + "ordered", "shop.one@1")
+        self.client.sadd(ORDERED, "shop.one@1")
         self.sent = -1
         self.states: dict[str, str] = {}
         if ours:  # the mark of a shared server's database that may be flushed
@@ -150,7 +152,7 @@ class InboxMachine(RuleBasedStateMachine):
                 if run.handler:
                     self._finish(run, OutcomeKind.DONE)
                 else:
-                    self._route(run, set(), False)
+                    self._route([run], set(), False)
         audit = InboxAudit(self.client, [one.event for one in self.known], handlers=HANDLERS, limit="erp")
         stopped = {ids for one in HANDLERS for ids in self.client.hvals(keys.ORDER + one)}
         assert all(len(ids.split()) == 1 for ids in stopped)
@@ -286,25 +288,27 @@ class InboxMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(not run.handler for run in self.leased))
     @rule(data=st.data(), handlers=st.sets(st.sampled_from(HANDLERS)), mine=st.booleans())
     def route(self, data: st.DataObject, handlers: set[str], mine: bool) -> None:
-        self._route(data.draw(st.sampled_from([run for run in self.leased if not run.handler])), handlers, mine)
+        self._route([data.draw(st.sampled_from([run for run in self.leased if not run.handler]))], handlers, mine)
 
-    def _route(self, event: Run, handlers: set[str], mine: bool) -> None:
+    def _route(self, events: Sequence[Run], handlers: set[str], mine: bool) -> None:
+        """In one call, in this order."""
         chosen = [_planned(name, mine) for name in sorted(handlers)]
         before = self._open_ordered_runs()
-        routed = any(self._run_state(event.event.id, name) for name in handlers)
+        routed = {event.item for event in events if any(self._run_state(event.event.id, name) for name in handlers)}
         waiting = {name for name in handlers if self.client.exists(keys.READY + name)}
-        (reply,) = self.inbox.route([(event, chosen)], self.inbox.declarations().version)
-        assert reply[0] == ("routed" if handlers else "unhandled")
-        self.leased.remove(event)
-        self.stale.append(event)
+        replies = self.inbox.route([(event, chosen) for event in events], self.inbox.declarations().version)
         paused = self.administration.paused()
-        if mine:
-            free = {n for n in handlers - LIMITS.keys() - waiting if f"handler:{n}" not in paused}
-            leased = [run_of_event(event.stored, one, event.token) for one in reply[1:]]
-            names = {run.handler for run in leased}
-            assert routed or free - ORDERS.keys() <= names <= free
-            self._check_order(before, leased)
-            self.leased += leased
+        free = {n for n in handlers - LIMITS.keys() - waiting if mine and f"handler:{n}" not in paused}
+        leased: list[Run] = []
+        for event, (what, *begun) in zip(events, replies, strict=True):
+            assert what == ("routed" if handlers else "unhandled")
+            runs = [run_of_event(event.stored, one, event.token) for one in begun]
+            assert event.item in routed or free - ORDERS.keys() <= {run.handler for run in runs} <= free
+            self.leased.remove(event)
+            self.stale.append(event)
+            leased += runs
+        self._check_order(before, leased)
+        self.leased += leased
 
     @precondition(lambda self: any(not run.handler for run in self.leased))
     @rule(data=st.data())
@@ -351,60 +355,114 @@ class InboxMachine(RuleBasedStateMachine):
         self.accept("north", False)
         self.claim(5, set(HANDLERS))
         for event in [run for run in self.leased if not run.handler]:
-            self._route(event, handlers, True)
+            self._route([event], handlers, True)
         self.claim(5, set(HANDLERS))
 
     @precondition(lambda self: len(self.known) < 40)
     @rule(
         many=st.integers(2, 6),
         handler=st.sampled_from(sorted(ORDERS)),
-        late=st.integers(0, 5),
+        late=st.integers(0, 2),
+        step=st.sampled_from((1, -1)),
+        mine=st.booleans(),
+        held=st.booleans(),
+        ordered=st.booleans(),
+        replayed=st.booleans(),
         outcomes=st.lists(st.sampled_from(OutcomeKind), max_size=5),
     )
-    def a_burst_is_routed_out_of_order(self, many: int, handler: str, late: int, outcomes: list[OutcomeKind]) -> None:
-        """Several runs of a key wait: for an event that is routed last, and behind those that are leased."""
+    def a_burst_is_routed_out_of_order(
+        self,
+        many: int,
+        handler: str,
+        late: int,
+        step: int,
+        mine: bool,
+        held: bool,
+        ordered: bool,
+        replayed: bool,
+        outcomes: list[OutcomeKind],
+    ) -> None:
+        """Several runs of a key wait: for an event that is routed last, and behind leased and replayed ones."""
         self._accept_burst(handler)
+        self._finish_all_of(handler)
         events = self._claim_events()
-        last = events[late : late + 1]
-        for event in events[:late] + events[late + 1 :]:
-            self._route(event, {handler}, False)
+        last = events.pop(late)
+        if held:
+            self._lose_and_hold(last)
+        self._route(events[::step], {handler}, mine)
+        self.the_keys_agree()
+        for run in [run for run in self._runs("done") if run[1] == handler][:2] if replayed else ():
+            self._replay(*run, make=False)
+        self.administration.resume(store="north")
         self.claim(many, {handler})
         for outcome in outcomes[:2]:
             self._finish_first(outcome)
-        for event in last:
-            self.claim(many, {handler})
-            self._route(event, {handler}, False)
+        self.claim(many, {handler})
+        for event in [run for run in self.leased if run.item == last.item]:  # of another claim, if its worker has died
+            if ordered:
+                self._route([event], {handler}, False)
+            else:
+                self._route_while_none_is_ordered(event)
         self.claim(many, {handler})
         for outcome in outcomes[2:]:
             self._finish_first(outcome)
+
+    def _lose_and_hold(self, event: Run) -> None:
+        """Its worker dies before it is routed, and its store is paused."""
+        self.leased.remove(event)
+        self.crashed.append(event)
+        self.client.zadd(keys.LEASED, {event.item: 1})
+        self.tick()
+        self.administration.pause(store=event.event.store)
+        self.claim(1, set())
+
+    def _route_while_none_is_ordered(self, event: Run) -> None:
+        """It is not removed from `unrouted` by that. The keys that wait for it begin at the next tick."""
+        ordered = self.client.smembers(ORDERED)
+        self.client.delete(ORDERED)
+        self._route([event], {"shop.two"}, False)
+        self.client.sadd(ORDERED, *ordered)
+        self.housekeeping.tick(lapses=False)
 
     @precondition(lambda self: len(self.known) < 40)
     @rule(
         many=st.integers(2, 6),
         handler=st.sampled_from(sorted(ORDERS)),
         outcomes=st.lists(st.sampled_from(OutcomeKind), max_size=5),
+        due=st.booleans(),
         single=st.sampled_from((False, False, True)),
     )
     def a_burst_is_routed_while_it_is_claimed(
-        self, many: int, handler: str, outcomes: list[OutcomeKind], single: bool
+        self, many: int, handler: str, outcomes: list[OutcomeKind], due: bool, single: bool
     ) -> None:
-        """Several runs of a key are leased together, and more events of it are routed while they are."""
+        """Several runs of a key are leased together, and more events of it are routed while they are. A retry may be
+        due before those that were leased with it are given back."""
         self._accept_burst(handler)
         self._finish_all_of(handler)
         self.claim_and_route_in_one_step(many, {"north"}, {handler: True}, False, False, True, single)
         self.the_keys_agree()
         for outcome in outcomes[:2]:
             self._finish_first(outcome)
+        if due:
+            self.tick()
         self.claim_and_route_in_one_step(many, {"north"}, {handler: True}, False, False, True, single)
         for outcome in outcomes[2:]:
             self._finish_first(outcome)
 
     @precondition(lambda self: len(self.known) < 40)
-    @rule(many=st.integers(4, 9), first=st.integers(1, 2), ahead=st.integers(0, 2))
-    def a_burst_is_found_in_another_order(self, many: int, first: int, ahead: int) -> None:
+    @rule(
+        many=st.integers(4, 9),
+        first=st.sampled_from((1, 2, 8)),
+        ahead=st.integers(0, 2),
+        start=st.sampled_from((True, True, LONG_DELAY)),
+        outcome=st.sampled_from((OutcomeKind.DONE, OutcomeKind.RELEASE)),
+    )
+    def a_burst_is_found_in_another_order(
+        self, many: int, first: int, ahead: int, start: bool | float, outcome: OutcomeKind
+    ) -> None:
         """The first runs of the keys are ready. Of the events behind them the newer come first, and some are routed."""
         handler = "shop.one"
-        self._accept_burst(handler, 4)
+        self._accept_burst(handler, max(4, first))
         self._finish_all_of(handler)
         self._route_some(first, handler)
         self.client.delete(keys.READY)
@@ -412,13 +470,18 @@ class InboxMachine(RuleBasedStateMachine):
         self._route_some(ahead, handler)
         for _ in range(2):
             self.accept("north", False)
-        self.claim_and_route_in_one_step(many, {"north"}, {handler: True}, True, False, True, False)
+        self.the_keys_agree()
+        self.claim_and_route_in_one_step(many, {"north"}, {handler: start}, True, False, True, False)
+        self.the_keys_agree()
+        for run in [run for run in self.leased if run.handler == handler]:
+            self._finish(run, outcome)
+        self.claim(many, {handler})
 
     def _route_some(self, many: int, handler: str) -> None:
         if many:
             self.claim(many, set())
         for event in [run for run in self.leased if not run.handler]:
-            self._route(event, {handler}, False)
+            self._route([event], {handler}, False)
 
     def _finish_all_of(self, handler: str) -> None:
         while runs := self.inbox.claim({handler: 50}, capacity=50, limits=LIMITS).runs:  # a suspect is claimed alone
@@ -433,8 +496,7 @@ class InboxMachine(RuleBasedStateMachine):
         self.crash()  # else an event that another worker is to route could hold back all later ones
         self.tick()
         while events := self._claim_events():
-            for event in events:
-                self._route(event, {handler}, False)
+            self._route(events, {handler}, False)
         for _ in range(many):
             self.accept("north", False)
 
@@ -706,6 +768,7 @@ class InboxMachine(RuleBasedStateMachine):
         audit.the_failure_groups_match_the_records()
         audit.what_is_remembered_is_true()
         audit.one_claim_holds_the_active_runs_of_each_order_key()
+        audit.an_order_key_waits_only_for_older_events_to_be_routed()
         self.states = audit.states
         self._delayed_runs_wait(audit)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.receiver.inbox.test_inbox_model import SMALL_LIMITS, explore_inbox
+from tests.support.changed_scripts import changed_texts
 
 MUTANTS = {
     "a new run does not wait for older events that are not routed": (
@@ -36,8 +37,8 @@ MUTANTS = {
         "end\n  published",
     ),
     "a dropped run blocks its key": (
-        "leave_order(id, handler, mark, store)\n    write_batched() -- the run that begins now",
-        "write_batched() -- the run that begins now",
+        "else settle_failure(id, store) end\n  if mark then\n",
+        "else settle_failure(id, store) end\n  if false then\n",
     ),
     "an accepted event is not recorded as unrouted": (
         "if unreadable == '' and has_ordered() then add_to('ZADD', 'unrouted:' .. store, accepted, id) end",
@@ -89,7 +90,7 @@ MUTANTS = {
     ),
     "several runs of a key are leased although they must not": (
         "if limit == '' and most == math.huge and not one_at_a_time then",
-        "if limit == '' and most == math.huge then",
+        "if limit == '' and most == math.huge then\n    leased_keys[lane] = leased_keys[lane] or {}",
     ),
     "a replayed run begins beside another": (
         "local handler, mark, store = unpack(one)\n    if (active_of(handler, key_in(mark)) or '') == '' then",
@@ -104,7 +105,49 @@ MUTANTS = {
         "if true then leased_keys",
     ),
     "a run is leased while it is routed, past one that this claim has queued": ("  together[key] = nil\n", ""),
+    "a run is leased while it is routed, although there may be more in its queue than were read": (
+        "if #found == 2 * #gone and #gone < asked then leased_keys",
+        "if #found == 2 * #gone then leased_keys",
+    ),
+    "a run is leased with the first before its delay is over": (
+        "if run.losses > 0 or not is_due or is_merging",
+        "if run.losses > 0 or is_merging",
+    ),
+    "an event of a paused store that is not routed holds back none": (
+        "{ ready = true, leased = true, held = true }\nlocal function waits",
+        "{ ready = true, leased = true }\nlocal function waits",
+    ),
+    "of the events that wait to be routed only the first are read": (
+        "known.has_more = #found == 2 * UNROUTED_PAGE",
+        "known.has_more = false",
+    ),
+    "an event that has been routed holds back later ones for ever": (
+        "if known.waits ~= id and not waits_for_routing(id) then",
+        "if false then",
+    ),
+    "a call forgets which events it has routed": ("  known.removed[id] = true\n", ""),
+    "a routed event is not removed from those that wait to be routed": (
+        "  remove_unrouted(id, store, known)\n  routed_of[store] = true",
+        "  routed_of[store] = true",
+    ),
+    "a key that waits for an event to be routed waits on when an older run becomes its first": (
+        "if not active or active == '' then wait_for_routing(",
+        "if not active then wait_for_routing(",
+    ),
+    "a key that has waited for an event to be routed begins beside a replayed run": (
+        "    if (active_of(handler, key) or '') == '' then advance(handler, 'c '",
+        "    if true then advance(handler, 'c '",
+    ),
+    "a retry that is due begins beside the runs that were leased with it": (
+        "  if active == id then return true end\n  if not",
+        "  if active then return true end\n  if not",
+    ),
 }
+
+
+def test_each_mutant_is_another_text() -> None:
+    for mutant in MUTANTS.values():
+        changed_texts(mutant)
 
 
 @pytest.mark.slow
