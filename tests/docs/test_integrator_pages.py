@@ -73,13 +73,13 @@ def test_the_command_of_the_page_builds_a_wheel(source: str, tmp_path: Path) -> 
             (folder / name).write_text(text)
     else:
         assert storehooks("new-plugin", "points", cwd=tmp_path).returncode == 0
-        module = folder / "points.py"
-        module.write_text(module.read_text().replace('"0.1.0"', '"1.4.2"'))
+        project = folder / "pyproject.toml"
+        project.write_text(project.read_text().replace('"0.1.0"', '"1.4.2"'))
     (command,) = commands(page)
     assert command.startswith("python ")
     subprocess.run([sys.executable, *shlex.split(command)[1:]], cwd=folder, check=True)
     (wheel,) = (folder / "dist").iterdir()
-    assert wheel.name == "storehooks_points-1.4.2-py3-none-any.whl", "the version is written once"
+    assert wheel.name == "storehooks_points-1.4.2-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as opened:
         points = opened.read("storehooks_points-1.4.2.dist-info/entry_points.txt").decode()
     assert points.split() == ["[storehooks.handlers]", "points", "=", "points"]

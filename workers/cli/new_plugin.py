@@ -35,7 +35,7 @@ build-backend = "setuptools.build_meta"
 
 [project]
 name = "storehooks-{dashed}"
-dynamic = ["version"]
+version = "0.1.0"
 description = "A storehooks plugin."
 requires-python = ">=3.11"
 dependencies = ["storehooks"]
@@ -45,9 +45,6 @@ dependencies = ["storehooks"]
 
 [tool.setuptools]
 py-modules = ["{module}"]
-
-[tool.setuptools.dynamic]
-version = {{ attr = "{module}.__version__" }}
 
 [tool.pytest.ini_options]
 pythonpath = ["."]
@@ -59,8 +56,6 @@ testpaths = ["tests"]
 from pydantic import BaseModel
 
 from storehooks import Context, Drop, Event, Router
-
-__version__ = "0.1.0"
 
 
 class Settings(BaseModel):
@@ -119,7 +114,7 @@ Install it beside storehooks, and workers find it by its entry point:
 
     pip install .
 
-Its version is `__version__` in `{module}.py`. A wheel for other machines, in the folder `dist`:
+A wheel for other machines, in the folder `dist`; its version is in `pyproject.toml`:
 
     pip wheel --no-deps --wheel-dir dist .
 
