@@ -1,8 +1,8 @@
 """The console with a million events: how long each page takes, and against a thousand events.
 
-`python -m benchmarks.console_pages`; with `--past 1000000` these are in the history, in SQLite. It is not part of
-`make bench`, because filling takes minutes: a few events, runs and failures are made as the product makes them, and a
-script in Redis copies these.
+`python -m benchmarks.console_pages`; with `--past 1000000` these are in the history, in SQLite or, with
+`--history URL`, in PostgreSQL. It is not part of `make bench`, because filling takes minutes: a few events, runs and
+failures are made as the product makes them, and a script in Redis copies these.
 """
 
 from __future__ import annotations
@@ -95,18 +95,26 @@ class Spent(NamedTuple):
     """Rows of its tables, or of its JSON."""
 
 
+class Size(NamedTuple):
+    events: int
+    failures: int
+    groups: int
+    past: int = 0
+    history: str = "off"
+
+
 class Filled:
     """A server with events, and a console and workers beside it."""
 
-    def __init__(self, folder: Path, name: str, *, events: int, failures: int, groups: int, past: int = 0) -> None:
-        self.name, self.events = name, events
+    def __init__(self, folder: Path, name: str, size: Size) -> None:
+        self.name, self.events = name, size.events
         self._places: dict[str, str] = {}
         """Where a live page goes on, by its address."""
         self.server = Server(folder, name)
         port = free_port()
         stores = "".join(f'[stores.s{number:04d}]\nsigning_secrets = ["{load.SECRET}"]\n' for number in range(STORES))
         console = f'[console]\nbind = "127.0.0.1:{port}"\npassword = "{PASSWORD}"\n'
-        history = f'[history]\nurl = "{"sqlite" if past else "off"}"\nafter = "30d"\n'
+        history = f'[history]\nurl = "{size.history}"\nafter = "30d"\n'
         handlers = "".join(
             f'\n@router.on("kind{number}.created")\ndef handle{number}(event, ctx):\n    pass\n'
             for number in range(HANDLERS)
@@ -116,8 +124,8 @@ class Filled:
         )
         self.config = config_room.load(self.file, {})
         self.inbox = Inbox(self.server.client)
-        self._fill(failures, groups)
-        self._fill_history(past)
+        self._fill(size.failures, size.groups)
+        self._fill_history(size.past)
         self.worker = Process(
             [str(OUR_PYTHON), "-m", "workers", "--config", str(self.file)], folder=folder, name=f"{name}-worker"
         )
@@ -386,17 +394,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.console_pages", description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--past", type=int, default=0, help="a thousand events in Redis, and these in the history")
+    parser.add_argument("--history", metavar="URL", default="sqlite", help="of an empty database, for --past")
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="bench-console-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        small = {"events": 1_000, "failures": 200, "groups": 100}
-        large = {"events": options.events, "failures": options.events // 5, "groups": 500}
-        many = Filled(folder, "many", **(small if options.past else large), past=options.past)
+        small = Size(events=1_000, failures=200, groups=100)
+        large = Size(events=options.events, failures=options.events // 5, groups=500)
+        past = small._replace(past=options.past, history=options.history)
+        many = Filled(folder, "many", past if options.past else large)
         stack.callback(many.close)
-        few = Filled(folder, "few", **small)
+        few = Filled(folder, "few", small)
         stack.callback(few.close)
         with busy([many, few]):
             over = report(*measure(many, few, options.rounds))
