@@ -56,15 +56,20 @@ local function counted_parts(at)
   return found, last + 1
 end
 
--- `batch('ZADD', key, score, member)` or `batch('ZREM', key, member)`. A script never does both to one member.
-local function batch(command, key, first, second)
+-- The arguments of a batched command, to which more can be added.
+local function batch_of(command, key)
   local name = command .. key
   local found = batched[name]
   if not found then
     found = { command = command, key = key, arguments = {} }
     batched[name] = found
   end
-  local arguments = found.arguments
+  return found.arguments
+end
+
+-- `batch('ZADD', key, score, member)` or `batch('ZREM', key, member)`. A script never does both to one member.
+local function batch(command, key, first, second)
+  local arguments = batch_of(command, key)
   arguments[#arguments + 1] = first
   if second then arguments[#arguments + 1] = second end
 end
@@ -80,10 +85,16 @@ local function count_lost(name, many)
   redis.call('HINCRBY', P .. 'n', string.gsub(name, '^[^|]*', 'accepted', 1), many)
 end
 
+-- The active runs of a key as text. While a call adds and removes some, a table has a text, what is added to it, and where in
+-- the text the first one is: of many runs it is long, and would be copied for each of them.
+local function text_of_active(ids)
+  return type(ids) == 'table' and string.sub(table.concat(ids, ' '), ids.first) or ids
+end
+
 local function write_active(handler, changed)
   local active, gone = {}, {}
   for key in pairs(changed) do
-    local ids = active_runs[handler][key]
+    local ids = text_of_active(active_runs[handler][key])
     if ids then active[#active + 1], active[#active + 2] = key, ids else gone[#gone + 1] = key end
   end
   in_slices('HSET', P .. 'order:' .. handler, active)

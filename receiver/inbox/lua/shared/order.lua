@@ -10,20 +10,26 @@ local LONGEST_KEY = 128 -- bytes; of a longer one the digest is the key
 local MAX_STALE = 1000 -- events that were routed and not removed from unrouted:{store}, of which one call removes this many
 local UNROUTED_PAGE = 64 -- read at once: as many as a claim routes
 
+local last_mark = {} -- and what it was made of: the next run has most often the same
+
 -- The mark of a run. `order` is "c", "s" or "m", a space, and "resource", "store", "=VALUE", or "!" where its path leads nowhere.
 -- An event without a value has its own id as key.
 local function order_mark(order, id, store, topic, resource)
+  if last_mark.order == order and last_mark.store == store and last_mark.topic == topic and last_mark.resource == resource then
+    return last_mark.text
+  end
   local policy, by = string.match(order, '^([csm]) (.*)$')
   local key = string.match(by, '^=(.+)$')
   if by == 'store' then key = by end
   if by == 'resource' and (resource or '') ~= '' then key = string.match(topic or '', '^[^.]*') .. ':' .. resource end
   if not key then
     count('unkeyed', store, 1)
-    key = '!' .. id
-  elseif #key > LONGEST_KEY then
-    key = 'sha1:' .. redis.sha1hex(key)
+    return policy .. ' ' .. store .. ':!' .. id
   end
-  return policy .. ' ' .. store .. ':' .. key
+  if #key > LONGEST_KEY then key = 'sha1:' .. redis.sha1hex(key) end
+  local text = policy .. ' ' .. store .. ':' .. key
+  last_mark = { text = text, order = order, store = store, topic = topic, resource = resource }
+  return text
 end
 
 -- A number that is larger with each lease of a key, even at a server that was emptied or replaced by an older copy.
@@ -37,8 +43,11 @@ local function next_fence()
   return fence
 end
 
--- The order of a leased run, as it is returned to the worker.
-local function lease_text(mark) return string.format('%.0f %s', next_fence(), mark) end
+-- The order of a leased run, as it is returned to the worker. The fence is formatted in two parts: "%.0f" takes much longer.
+local function lease_text(mark)
+  local number = next_fence()
+  return string.format('%d%06d %s', number / 1000000, number % 1000000, mark)
+end
 
 local function key_in(mark) return string.sub(mark, 3) end
 local function stops_at_failure(mark) return string.sub(mark, 1, 1) == 's' end
@@ -65,26 +74,52 @@ end
 
 local function queue_of(handler, mark) return 'queued:' .. handler .. ':' .. key_in(mark) end
 
--- The active runs of a key, as text. "" if its first run waits for an event to be routed; nil if the key has no open run.
-local function active_of(handler, key)
+-- What this call knows of the active runs of a key: a text, a table (see text_of_active), or false.
+local function known_active(handler, key)
   local known = active_runs[handler] or {}
   active_runs[handler] = known
   if known[key] == nil then known[key] = read_or_set_aside('HGET', 'order:' .. handler, key) or false end
-  return known[key] or nil
+  return known[key]
 end
+
+-- The active runs of a key, as text. "" if its first run waits for an event to be routed; nil if the key has no open run.
+local function active_of(handler, key) return text_of_active(known_active(handler, key)) or nil end
 
 -- Batched. Without ids the key has no open run. It is read before, so that a damaged hash is renamed.
 local function set_active(handler, key, ids)
-  active_of(handler, key)
+  known_active(handler, key)
   active_runs[handler][key] = ids or false
   changed_keys[handler] = changed_keys[handler] or {}
   changed_keys[handler][key] = true
 end
 
+-- The same as a table, which the caller changes.
+local function change_active(handler, key)
+  local ids = known_active(handler, key)
+  if type(ids) ~= 'table' then ids = { ids, first = 1 } end
+  set_active(handler, key, ids)
+  return ids
+end
+
+-- Adds a run to those that this call leases together.
+local function add_active(handler, key, id)
+  local ids = change_active(handler, key)
+  ids[#ids + 1] = id
+end
+
+-- Removes the first of several active runs: most often they end in their order. Returns whether it was this one.
+local function remove_first(handler, key, id)
+  local known = known_active(handler, key)
+  local text, first = known, 1
+  if type(known) == 'table' then text, first = known[1], known.first end
+  if not text or string.byte(text, first + #id) ~= 32 or string.find(text, id, first, true) ~= first then return false end
+  change_active(handler, key).first = first + #id + 1
+  return true
+end
+
 -- The list of ids without one of them; nil if it is not there.
 local function without(ids, id)
   if ids == id then return '' end
-  if string.sub(ids, 1, #id + 1) == id .. ' ' then return string.sub(ids, #id + 2) end -- most often they end in their order
   local left, found = {}, false
   for one in string.gmatch(ids, '%S+') do
     if one == id then found = true else left[#left + 1] = one end
@@ -107,34 +142,43 @@ local function waits_for_routing(id)
 end
 
 -- The first event of a store that this call has not removed from unrouted:{store}, and what is known of that set: its first
--- ids, and the time of acceptance of each. They are removed in a batch, so their ranks stay until then.
-local function first_unrouted(store)
-  local known = unrouted[store] or { first = 1, times = {}, removed = {}, has_more = true }
-  unrouted[store] = known
-  while known.removed[known[known.first]] or (not known[known.first] and known.has_more) do
+-- ids, and when each was accepted (`latest`: the last of them). They are removed in a batch, so their ranks stay until then.
+-- With a time, nil if no event was accepted before it: no more are read than are needed to know.
+local function first_unrouted(store, accepted)
+  local known = unrouted[store]
+  if not known then
+    known = { first = 1, times = {}, latest = 0, removed = {}, has_more = true }
+    known.gone = batch_of('ZREM', P .. 'unrouted:' .. store)
+    unrouted[store] = known
+  end
+  while known.removed[known[known.first]] or
+    (not known[known.first] and known.has_more and known.latest < (accepted or math.huge)) do
     if known[known.first] then
       known.first = known.first + 1
     else
       local found = read_or_set_aside('ZRANGE', 'unrouted:' .. store, #known, #known + UNROUTED_PAGE - 1, 'WITHSCORES') or {}
-      for at = 1, #found, 2 do known[#known + 1], known.times[found[at]] = found[at], tonumber(found[at + 1]) end
+      for at = 1, #found, 2 do
+        known.latest = tonumber(found[at + 1])
+        known[#known + 1], known.times[found[at]] = found[at], known.latest
+      end
       known.has_more = #found == 2 * UNROUTED_PAGE
     end
   end
   return known[known.first], known
 end
 
-local function remove_unrouted(id, store, known)
+local function remove_unrouted(id, known)
   known.removed[id] = true
-  batch('ZREM', P .. 'unrouted:' .. store, id)
+  known.gone[#known.gone + 1] = id
 end
 
 -- Whether an event of the store that was accepted before this time waits to be routed.
 local function has_unrouted_before(store, accepted)
   for _ = 1, MAX_STALE do
-    local id, known = first_unrouted(store)
+    local id, known = first_unrouted(store, accepted)
     if not id or known.times[id] >= accepted then return false end
     if known.waits ~= id and not waits_for_routing(id) then
-      remove_unrouted(id, store, known)
+      remove_unrouted(id, known)
     else
       known.waits = id
       return true
@@ -147,7 +191,7 @@ end
 local function note_routed(id, store)
   if not has_ordered() then return end
   local _, known = first_unrouted(store)
-  remove_unrouted(id, store, known)
+  remove_unrouted(id, known)
   routed_of[store] = true
 end
 
@@ -206,10 +250,10 @@ end
 -- leases becomes active with those before it that this call has leased, if its handler has a table in `leased_keys`.
 local function join_order(id, handler, mark, store, is_leased)
   local key, accepted = key_in(mark), unrouted[store] and unrouted[store].times[id] or accepted_at(id)
-  local active, together = active_of(handler, key), leased_keys[handler] or {}
+  local active, together = known_active(handler, key), leased_keys[handler] or {}
   local follows = active and is_leased and together[key]
   if (follows or not active) and not has_unrouted_before(store, accepted) then
-    set_active(handler, key, follows and active .. ' ' .. id or id)
+    if follows then add_active(handler, key, id) else set_active(handler, key, id) end
     together[key] = is_leased
     return true
   end
@@ -222,6 +266,7 @@ end
 -- A run has ended, or is queued again. If it was the last active one, the next becomes active.
 local function leave_order(id, handler, mark, store, front)
   local key = key_in(mark)
+  if remove_first(handler, key, id) then return end
   local active = active_of(handler, key)
   local left = active and without(active, id)
   if left and left ~= '' then return set_active(handler, key, left) end
