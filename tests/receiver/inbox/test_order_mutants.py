@@ -17,8 +17,8 @@ MUTANTS = {
         "if not has_sound_lane(handler) then",
     ),
     "the next run begins while others of its claim are leased": (
-        "if left and left ~= '' then return set_active(handler, key, left) end",
-        "if left and left ~= '' then return advance(handler, mark, store) end",
+        "if active and remove_first(handler, key, active, id) then return end",
+        "if active and remove_first(handler, key, active, id) then return advance(handler, mark, store) end",
     ),
     "a run that is given back goes to the end of its key": (
         "add_to_queue(id, handler, mark, accepted_at(id))\n  leave_order(",
@@ -58,7 +58,7 @@ MUTANTS = {
         "local follows = active and active ~= '' and is_leased",
     ),
     "the runs that are leased together while they are routed are not active": (
-        "set_active(handler, key, follows and active .. ' ' .. id or id)",
+        "if follows then add_active(handler, key, active, id) else set_active(handler, key, id) end",
         "set_active(handler, key, id)",
     ),
     "several runs of a key are leased while they are routed, although they must not": (

@@ -93,27 +93,20 @@ local function set_active(handler, key, ids)
   changed_keys[handler][key] = true
 end
 
--- The same as a table, which the caller changes.
-local function change_active(handler, key)
-  local ids = known_active(handler, key)
-  if type(ids) ~= 'table' then ids = { ids, first = 1 } end
-  set_active(handler, key, ids)
-  return ids
-end
-
 -- Adds a run to those that this call leases together.
-local function add_active(handler, key, id)
-  local ids = change_active(handler, key)
-  ids[#ids + 1] = id
+local function add_active(handler, key, active, id)
+  if type(active) ~= 'table' then active = { active, first = 1 } end
+  active[#active + 1] = id
+  set_active(handler, key, active)
 end
 
 -- Removes the first of several active runs: most often they end in their order. Returns whether it was this one.
-local function remove_first(handler, key, id)
-  local known = known_active(handler, key)
-  local text, first = known, 1
-  if type(known) == 'table' then text, first = known[1], known.first end
-  if not text or string.byte(text, first + #id) ~= 32 or string.find(text, id, first, true) ~= first then return false end
-  change_active(handler, key).first = first + #id + 1
+local function remove_first(handler, key, active, id)
+  if type(active) ~= 'table' then active = { active, first = 1 } end
+  local last = active.first + #id
+  if string.sub(active[1], active.first, last) ~= id .. ' ' then return false end
+  active.first = last + 1
+  set_active(handler, key, active)
   return true
 end
 
@@ -243,7 +236,7 @@ local function advance(handler, mark, store, front)
 end
 
 local function add_to_queue(id, handler, mark, accepted)
-  add_to('ZADD', queue_of(handler, mark), string.format('%.0f', accepted), item_of(id, handler))
+  add_to('ZADD', queue_of(handler, mark), accepted, item_of(id, handler))
 end
 
 -- A run that is created becomes active, or is queued. Returns whether it is active; the caller writes it. One that the caller
@@ -253,7 +246,7 @@ local function join_order(id, handler, mark, store, is_leased)
   local active, together = known_active(handler, key), leased_keys[handler] or {}
   local follows = active and is_leased and together[key]
   if (follows or not active) and not has_unrouted_before(store, accepted) then
-    if follows then add_active(handler, key, id) else set_active(handler, key, id) end
+    if follows then add_active(handler, key, active, id) else set_active(handler, key, id) end
     together[key] = is_leased
     return true
   end
@@ -266,9 +259,9 @@ end
 -- A run has ended, or is queued again. If it was the last active one, the next becomes active.
 local function leave_order(id, handler, mark, store, front)
   local key = key_in(mark)
-  if remove_first(handler, key, id) then return end
-  local active = active_of(handler, key)
-  local left = active and without(active, id)
+  local active = known_active(handler, key)
+  if active and remove_first(handler, key, active, id) then return end
+  local left = active and without(text_of_active(active), id)
   if left and left ~= '' then return set_active(handler, key, left) end
   if left or not active then advance(handler, mark, store, front) end
 end
