@@ -127,7 +127,7 @@ MUTANTS = {
     ),
     "a call forgets which events it has routed": ("  known.removed[id] = true\n", ""),
     "a routed event is not removed from those that wait to be routed": (
-        "  remove_unrouted(id, store, known)\n  routed_of[store] = true",
+        "  remove_unrouted(id, known)\n  routed_of[store] = true",
         "  routed_of[store] = true",
     ),
     "a key that waits for an event to be routed waits on when an older run becomes its first": (
