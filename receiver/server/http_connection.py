@@ -38,8 +38,9 @@ MAX_HELD_BYTES = 64 << 20
 quarter is always left for those that arrive: complete ones end soon, and are no reason to refuse others. Requests of at
 most RECEIVE_BYTES are not refused: on all connections, they take less than that quarter."""
 RECEIVE_BYTES = 16 * 1024
-"""Bytes that are received at once. No more are received ahead while a request is read or served, so that requests which
-wait behind it take less than half of what all connections may hold: an outsider could have larger ones refused."""
+"""Bytes that are received at once, unless more are missing of a body. No more are received ahead while a request is
+read or served, so that requests which wait behind it take less than half of what all connections may hold: an outsider
+could have larger ones refused."""
 BODY_BYTES = 64 * 1024
 """After these of a body, a connection waits for its turn: receiving many large bodies at once takes long, too."""
 KEEP_ALIVE_SECONDS = 15.0
@@ -87,7 +88,7 @@ class OpenConnections:
         self.stopping = False
         self.crowded = False
         """New connections wait, and no open one may end for them."""
-        self.buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.buffer = memoryview(bytearray(BODY_BYTES))
         """Where the loop receives. Each connection takes out its bytes at once."""
         self._counted = logs.CountedLog(logs.get("receiver"))
 
@@ -188,7 +189,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._others.all.discard(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio's signature
-        return self._others.buffer
+        return self._others.buffer[: max(RECEIVE_BYTES, self.reader.missing)]
 
     def buffer_updated(self, size: int) -> None:
         if self._closing:

@@ -4,8 +4,8 @@ What is over waits for the next turn, and the loop receives and sends in between
 takes longer than all small ones that arrive with it. Large is also what has taken long, whatever its size: the time of
 each step is measured. Half of each turn is for large ones, and of these, what has taken least comes first.
 
-Senders take turns, by their address: requests of one that has many connections wait for each other. Behind a proxy all
-have one address, and the proxy limits them.
+Senders share the time, by their address: requests of one that has many connections wait for each other, and one whose
+steps take long waits until the others have had as much. Behind a proxy all have one address, and the proxy limits them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ SMALL_SECONDS = 0.0005
 """Of the processor, for the steps of a request so far. Reading an ordinary one takes a fifth of this."""
 STEP_SECONDS = 0.0004
 """What a step counts at most: it may include a garbage collection, and so does not make a small request large alone."""
+SHARE = 0.0001
+"""Of the processor's time, for a sender in each of its turns. An ordinary step takes as long."""
 DELAY = 1000
 """A large request waits for those that begin up to a second later, for each millisecond that it has taken. None waits
 for ever."""
@@ -47,9 +49,7 @@ class Turns:
         self._loop = loop
         self.at_end: Callable[[], None] = lambda: None
         self._added: deque[tuple[Stepwise, int]] = deque()
-        self._small: OrderedDict[str, deque[Stepwise]] = OrderedDict()
-        self._large: OrderedDict[str, list[tuple[float, int, Stepwise]]] = OrderedDict()
-        self._number = count()
+        self._small, self._large = SharedTime(), SharedTime()
         self._scheduled = False
 
     def add(self, one: Stepwise, size: int) -> None:
@@ -63,22 +63,24 @@ class Turns:
         self._place()
         small, large, self._used = self._small, self._large, thread_time()
         until = monotonic() + TURN_SECONDS
-        small_until = until - TURN_SECONDS / 2 if large else until
-        while small and monotonic() < small_until:
-            self._do(next_in_turn(small, deque.popleft))
-        if large:
-            self._do(next_in_turn(large, heappop)[2])
-        while large and monotonic() < until:
-            self._do(next_in_turn(large, heappop)[2])
-        self._scheduled = bool(small or large)
+        small_until = until - TURN_SECONDS / 2 if large.count else until
+        while small.count and monotonic() < small_until:
+            self._do(small)
+        if large.count:
+            self._do(large)
+        while large.count and monotonic() < until:
+            self._do(large)
+        self._scheduled = bool(small.count or large.count)
         if self._scheduled:
             self._loop.call_soon(self._run)
         self.at_end()
 
-    def _do(self, one: Stepwise) -> None:
+    def _do(self, lines: SharedTime) -> None:
+        one = lines.take()
         one.step()
         before, self._used = self._used, thread_time()
         one.spent += min(self._used - before, STEP_SECONDS)
+        lines.charge(one, self._used - before)
         if self._added:
             self._place()
 
@@ -87,10 +89,54 @@ class Turns:
         while self._added:
             one, size = self._added.popleft()
             if size <= SMALL_BYTES and one.spent < SMALL_SECONDS:
-                self._small.setdefault(one.sender, deque()).append(one)
+                self._small.add(one, 0.0)
             else:
-                line = self._large.setdefault(one.sender, [])
-                heappush(line, (one.since + DELAY * one.spent, next(self._number), one))
+                self._large.add(one, one.since + DELAY * one.spent)
+
+
+class SharedTime:
+    """Work of all senders, which share the processor's time. Each has a line, and they take turns. The time of a step
+    is a debt of its sender, and each of its turns pays SHARE of it. Its next step comes when all is paid: at once, if
+    no other has anything to do."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self._number = count()
+
+    def add(self, one: Stepwise, rank: float) -> None:
+        """In the line of its sender it comes after what has a lower rank."""
+        self.count += 1
+        heappush(self._line(one).waiting, (rank, next(self._number), one))
+
+    def take(self) -> Stepwise:
+        """`count` must not be 0."""
+        while True:
+            sender, line = self._lines.popitem(last=False)
+            line.debt = max(0.0, line.debt - SHARE)
+            if line.debt or line.waiting:
+                self._lines[sender] = line
+            if line.waiting and not line.debt:
+                self.count -= 1
+                return heappop(line.waiting)[2]
+
+    def charge(self, one: Stepwise, seconds: float) -> None:
+        if self.count:
+            self._line(one).debt += seconds
+        else:  # nobody has waited for it
+            self._lines.clear()
+
+    def _line(self, one: Stepwise) -> _Line:
+        line = self._lines.get(one.sender)
+        if line is None:
+            line = self._lines[one.sender] = _Line()
+        return line
+
+
+class _Line:
+    def __init__(self) -> None:
+        self.waiting: list[tuple[float, int, Stepwise]] = []
+        self.debt = 0.0
 
 
 Line = TypeVar("Line", bound=Sized)

@@ -38,6 +38,9 @@ def costly(kind: str, corpus: Corpus) -> bytes:
     if kind == "deep unsigned bodies at the common URL":
         body = b'{"merchant":1234,"more":%b}' % DEEP
         return request("/webhooks", [("x-salla-signature", "0" * 64)], body)
+    if kind == "store names at the common URL":
+        body = b"{%b}" % b",".join(b'"merchant":"%d.example"' % number for number in range(2_200))
+        return request("http://a/webhooks", [("x-salla-signature", "0" * 64)], body)
     return corpus.signed(DEEP if kind == "deep signed bodies" else DENSE)
 
 
@@ -49,6 +52,7 @@ def costly(kind: str, corpus: Corpus) -> bytes:
         ("deep signed bodies", 120, "200"),
         ("dense signed bodies", 40, "200"),
         ("deep unsigned bodies at the common URL", 110, "401"),
+        ("store names at the common URL", 400, "401"),
     ],
 )
 def test_row_30_costly_requests_delay_no_healthy_sender(

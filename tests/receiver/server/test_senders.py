@@ -11,7 +11,7 @@ from flask import Flask
 from receiver.server.flask_bridge import FlaskBridge
 from receiver.server.http_connection import sender_at
 from receiver.server.request_reader import HttpRequest
-from receiver.server.turns import SMALL_BYTES, Turns
+from receiver.server.turns import SMALL_BYTES, SharedTime, Turns
 
 MANY, FEW = "192.0.2.1", "192.0.2.2"
 
@@ -54,6 +54,64 @@ def test_senders_take_turns_however_many_requests_each_has(size: int) -> None:
         turns._run()
     loop.close()
     assert done == ["a", "b", "c", "a", "b"] + ["a"] * 98
+
+
+class Step:
+    since = spent = 0.0
+
+    def __init__(self, sender: str, seconds: float) -> None:
+        self.sender, self.seconds = sender, seconds
+
+    def step(self) -> None:
+        raise NotImplementedError
+
+
+def do(lines: SharedTime, times: int) -> list[str]:
+    """Take steps that take their time, and return their senders."""
+    done = []
+    for _ in range(times):
+        one = lines.take()
+        assert isinstance(one, Step)
+        lines.charge(one, one.seconds)
+        done.append(one.sender)
+    return done
+
+
+def test_senders_share_time_however_long_their_steps_take() -> None:
+    """Costly requests of eight addresses had a step for each of a sender with 900 kB: it waited for four seconds."""
+    lines = SharedTime()
+    for number in range(8 * 100):
+        lines.add(Step(f"costly {number % 8}", 0.002), 0.0)
+    for _ in range(100):
+        lines.add(Step(FEW, 0.0002), 0.0)
+    assert 85 <= do(lines, 100 + 8 * 10).count(FEW) <= 100, "each of the others has had as much time as these took"
+    assert 0.02 / 0.002 - 2 <= do(lines, 8 * 10).count("costly 1") <= 0.02 / 0.002 + 2
+
+
+def test_a_sender_with_one_connection_pays_too_and_has_its_turn() -> None:
+    lines, done = SharedTime(), list[str]()
+    for _ in range(100):
+        lines.add(Step(MANY, 0.002), 0.0)
+    lines.add(Step(FEW, 0.0002), 0.0)
+    while len(done) < 60:
+        done += do(lines, 1)
+        if done[-1] == FEW:  # its next step is there only now
+            lines.add(Step(FEW, 0.0002), 0.0)
+    assert done.count(MANY) in (5, 6, 7)
+
+
+def test_new_senders_delay_none_for_ever_and_leave_nothing_behind() -> None:
+    """A step of the one costs 200 of its turns, and each of these lets as many new ones go first as there are."""
+    lines, done = SharedTime(), list[str]()
+    for _ in range(3):
+        lines.add(Step(FEW, 0.02), 0.0)
+    for number in range(2_000):
+        lines.add(Step(f"new {number}", 0.0003), 0.0)
+        done += do(lines, 1)
+    assert done.count(FEW) == 3
+    assert len(lines._lines) < 50
+    do(lines, lines.count)
+    assert not lines._lines
 
 
 def test_senders_take_turns_at_the_threads_of_flask() -> None:
