@@ -18,6 +18,7 @@ from receiver.server.http_connection import (
     CONNECTIONS,
     KEEP_ALIVE_SECONDS,
     MAX_HELD_BYTES,
+    PIECE_BYTES,
     RECEIVE_BYTES,
     HttpConnection,
     OpenConnections,
@@ -434,6 +435,22 @@ def test_requests_that_wait_behind_another_leave_most_bytes_to_others() -> None:
 
     most = asyncio.run(asyncio.wait_for(send(), 20))
     assert 0 < most <= 2 * RECEIVE_BYTES < MAX_HELD_BYTES / CONNECTIONS / 2
+
+
+def test_no_more_is_received_at_once_than_a_body_misses() -> None:
+    """What is received behind it would be held without being read."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1 << 20, read_seconds=10)
+    sent = request(body=b"x" * 60_000)
+    one = arriving(connections, sent[:1_000])
+    assert len(one.get_buffer(-1)) == RECEIVE_BYTES, "its length is not read yet"
+    one.step()
+    assert len(one.get_buffer(-1)) == PIECE_BYTES
+    receive(one, sent[1_000:-20_000])
+    assert len(one.get_buffer(-1)) == 20_000
+    receive(one, sent[-20_000:-10])
+    loop.close()
+    assert len(one.get_buffer(-1)) == RECEIVE_BYTES
 
 
 def test_empty_lines_do_not_make_an_idle_connection_younger() -> None:
