@@ -151,9 +151,9 @@ def test_each_mutant_is_another_text() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_model_notices(server_url: str, mutant: str) -> None:
     with pytest.raises((AssertionError, ExceptionGroup)) as caught:
-        explore_inbox(server_url, *SMALL_LIMITS, MUTANTS[mutant], examples=150, steps=50)
+        explore_inbox(server_url, *SMALL_LIMITS, MUTANTS[mutant], examples=300, steps=50)
     assert isinstance(caught.value, AssertionError) or caught.value.subgroup(AssertionError)
