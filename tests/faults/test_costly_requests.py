@@ -52,7 +52,7 @@ def costly(kind: str, corpus: Corpus) -> bytes:
         ("deep signed bodies", 120, "200"),
         ("dense signed bodies", 40, "200"),
         ("deep unsigned bodies at the common URL", 110, "401"),
-        ("store names at the common URL", 400, "401"),
+        pytest.param("store names at the common URL", 400, "401", marks=pytest.mark.full),
     ],
 )
 def test_row_30_costly_requests_delay_no_healthy_sender(
