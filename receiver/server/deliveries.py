@@ -35,6 +35,7 @@ are."""
 
 Admitted = tuple[HttpConnection, Delivery]
 Waiting = deque[Admitted]
+ByStore = OrderedDict[str, Waiting]
 
 
 class Deliveries:
@@ -43,8 +44,9 @@ class Deliveries:
     ) -> None:
         self._admission, self._commit, self._serve_others = admission, commit, serve_others
         self._small: Waiting = deque()
-        self._large: OrderedDict[str, Waiting] = OrderedDict()
-        """Deliveries admitted while the group before them is being stored; large ones by store, as each is verified."""
+        self._large: ByStore = OrderedDict()
+        self._batches: ByStore = OrderedDict()
+        """Deliveries admitted while the group before them is being stored."""
 
     def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
         target = store_and_query(request.target) if request.method == "POST" else None
@@ -62,14 +64,17 @@ class Deliveries:
         if isinstance(admitted, Answer):
             connection.answer(admitted)
         else:
-            is_small = len(request.body) <= SMALL_BYTES and not admitted.rest
-            line = self._small if is_small else self._large.setdefault(admitted.event.store, deque())
-            line.append((connection, admitted))
+            self._line_for(admitted).append((connection, admitted))
+
+    def _line_for(self, delivery: Delivery) -> Waiting:
+        if not delivery.rest and len(delivery.event.body) <= SMALL_BYTES:
+            return self._small
+        return (self._batches if delivery.rest else self._large).setdefault(delivery.event.store, deque())
 
     def store_next_group(self) -> None:
         """Store what was admitted, unless a group is being stored: then its acknowledgement does it."""
-        if (self._small or self._large) and not self._commit.busy:
-            group = next_group(self._small, self._large)
+        if (self._small or self._large or self._batches) and not self._commit.busy:
+            group = next_group(self._small, self._large, self._batches)
             self._commit.store([delivery for _, delivery in group], lambda results: self._on_stored(group, results))
 
     def _on_stored(self, group: list[Admitted], results: StoreResults) -> None:
@@ -94,16 +99,15 @@ def store_and_query(target: str) -> tuple[str, str] | None:
     return (path[1] or "", parts.query) if path else None
 
 
-def next_group(small: Waiting, large: OrderedDict[str, Waiting]) -> list[Admitted]:
-    """Take the deliveries that are stored next: all small ones and some large ones, of both at least one.
+def next_group(small: Waiting, large: ByStore, batches: ByStore) -> list[Admitted]:
+    """Take the deliveries that are stored next: small ones, some large ones and one batch, of each at least one.
 
-    A batch is large, whatever its size, and the last one of its group: it may have more events than a group. So stores
-    take turns: many batches of one would delay the others' large deliveries for seconds.
+    Storing a batch takes long, as it may have more events than a group. So batches have lines of their own, and stores
+    take turns: many of one store would delay the others' for seconds.
     """
-    group = [small.popleft() for _ in range(min(len(small), GROUP_SIZE - 1))]
+    group = [small.popleft() for _ in range(min(len(small), GROUP_SIZE - 2))]
     left = GROUP_BYTES
-    while large and left > 0 and len(group) < GROUP_SIZE:
+    while large and left > 0 and len(group) < GROUP_SIZE - 1:
         group.append(next_in_turn(large, deque.popleft))
-        delivery = group[-1][1]
-        left -= GROUP_BYTES if delivery.rest else len(delivery.event.body)
-    return group
+        left -= len(group[-1][1].event.body)
+    return [*group, next_in_turn(batches, deque.popleft)] if batches else group

@@ -15,7 +15,7 @@ from workers.cli import output
 from workers.cli.auditing import record
 from workers.cli.options import Command, choose_store, connect_server, json_option, load_config, yes_option
 from workers.cli.store_steps import Steps, first_line, reload_processes
-from workers.operations.store_files import file_of
+from workers.operations.store_files import check_folder, file_of
 
 if TYPE_CHECKING:  # it imports an HTTP client, and `stores list` needs none
     from workers.subscriptions.plan import Change
@@ -38,9 +38,11 @@ def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json
 
     config = load_config()
     choose_store(config, name)
+    if file := file_of(config, name):
+        check_folder(file)
     client = connect_server(config)
     waiting = EventQueries(client).counters().stores.get(name, {}).get("open", 0)
-    where = file_of(config, name) or config.place("stores", name)
+    where = file or config.place("stores", name)
     more = f"{waiting:,} of its events are open" if waiting else ""
     output.confirm(f"remove {name} ({where}) and its subscriptions", yes=yes, note=more)
     steps = Steps(json_)

@@ -51,8 +51,8 @@ def chart_data(traffic: Traffic) -> str:
 
 
 def _is_short(traffic: Traffic) -> bool:
-    """Whether the last step is not over. The last sample of a step may be earlier than its end."""
-    return _seconds(traffic.changes[-1]) < traffic.step - HOUR.step
+    """Whether the last step is not over. Samples may be a moment early."""
+    return _seconds(traffic.changes[-1]) < traffic.step - HOUR.step / 2
 
 
 def _seconds(change: SeriesChange) -> float:

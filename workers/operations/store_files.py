@@ -28,6 +28,7 @@ class Draft:
         self.path = path
         self._draft = path.with_name(f".{path.name}.new")
         self._made_folder = not path.parent.exists()
+        check_folder(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._draft.unlink(missing_ok=True)
         descriptor = os.open(self._draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -66,6 +67,13 @@ def _copy_ownership(descriptor: int, like: Path | None) -> None:
         os.fchown(descriptor, status.st_uid, status.st_gid)
     if status.st_mode & 0o044 == 0o040:
         os.fchmod(descriptor, 0o640)
+
+
+def check_folder(path: Path) -> None:
+    """Raise ConfigError if this user may not create or delete the file, because of the folder it is in."""
+    folder = next(one for one in path.absolute().parents if os.path.exists(one))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"this user may not write to {folder}; run the command as the user who owns it")
 
 
 def path_for(config: Config, name: str) -> Path:

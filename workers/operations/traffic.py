@@ -11,6 +11,7 @@ from statistics import median
 
 from redis import Redis
 
+from receiver.contract.diagnosis.formatting import counted
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.time_series import (
     DAY,
@@ -79,7 +80,7 @@ def deploys(declared: Mapping[str, Mapping[str, datetime]], step: int) -> list[D
     found = []
     for group in together.values():
         names = [name for _, name in sorted(group)]
-        more = f" and {len(names) - MOST_NAMED:,} more handlers" if len(names) > MOST_NAMED else ""
+        more = f" and {counted(len(names) - MOST_NAMED, 'more handler')}" if len(names) > MOST_NAMED else ""
         found.append(Deploy(min(group)[0], ", ".join(names[:MOST_NAMED]) + more))
     return sorted(found, key=lambda one: one.at)
 

@@ -23,6 +23,7 @@ from receiver.contract.intake import Delivery, receive
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import AcceptResult, keys
+from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.deliveries import GROUP_BYTES, next_group
 from receiver.server.http_connection import OpenConnections
 from receiver.server.loop_worker import LoopWorker
@@ -136,22 +137,24 @@ def test_a_group_has_all_small_deliveries_and_a_bounded_number_of_large_bytes(sy
     event = small[0][1].event
     half = Delivery(event=replace(event, body=b"x" * (GROUP_BYTES // 2)), theirs="")
     large = by_store(half, half, half, half, half)
-    assert [len(next_group(small, large)) for _ in range(4)] == [5, 2, 1, 0]
+    assert [len(next_group(small, large, by_store())) for _ in range(4)] == [5, 2, 1, 0]
     batch = replace(half, event=event, rest=(half,) * 999)
     batches = by_store(batch, batch, batch)
-    assert [len(next_group(deque(), batches)) for _ in range(4)] == [1, 1, 1, 0]
+    assert [len(next_group(deque(), by_store(), batches)) for _ in range(4)] == [1, 1, 1, 0]
     many: Any = deque((None, one) for one in deliveries(system, 1)) * 300
-    assert next_group(many, by_store(half))[-1][1] == half, "small ones cannot delay it for ever"
+    group = next_group(many, by_store(half, half), by_store(batch))
+    assert [one for _, one in group[-2:]] == [half, batch], "small ones cannot delay them for ever"
+    assert len(group) == GROUP_SIZE
 
 
-def test_large_deliveries_of_a_store_do_not_wait_for_all_batches_of_another(system: System) -> None:
+def test_large_deliveries_do_not_wait_for_batches_and_stores_take_turns(system: System) -> None:
     """With 60 batches of one store under way, those of another with 20 kB waited for two to seven seconds."""
     event = deliveries(system, 1)[0].event
     one = Delivery(event=event, theirs="")
     batch, other = replace(one, rest=(one,) * 99), Delivery(event=replace(event, store="south"), theirs="")
-    waiting = by_store(*[batch] * 60, other, other)
-    groups = [[found.event.store for _, found in next_group(deque(), waiting)] for _ in range(4)]
-    assert groups == [["north"], ["south", "north"], ["south", "north"], ["north"]]
+    large, batches = by_store(one, one, other), by_store(*[batch] * 60, replace(other, rest=(one,)))
+    groups = [[found.event.store for _, found in next_group(deque(), large, batches)] for _ in range(3)]
+    assert groups == [["north", "south", "north", "north"], ["south"], ["north"]]
 
 
 def by_store(*waiting: Delivery) -> Any:

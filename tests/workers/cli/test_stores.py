@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -36,7 +37,7 @@ from tests.support.harness import (
 )
 from tests.support.programs import start_command
 from workers.cli import storehooks
-from workers.operations.store_files import Draft, as_toml, file_of, path_for
+from workers.operations.store_files import Draft, as_toml, check_folder, file_of, path_for
 from workers.storeapi import client_for_store
 from workers.subscriptions.managed_store import declared_handlers
 from workers.subscriptions.repair import SubscriptionCheck
@@ -424,6 +425,24 @@ def test_the_file_of_a_store_has_the_permissions_of_the_config(tmp_path: Path, m
     found = (tmp_path / "east.toml").stat()
     assert found.st_mode & 0o777 == written
     assert (found.st_uid, found.st_gid) == (main.stat().st_uid, main.stat().st_gid)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_user_who_may_not_write_the_file_is_told_so() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "stores.d" / "east.toml"
+        check_folder(path)
+        child = os.fork()
+        if not child:
+            try:
+                os.setuid(65534)
+                check_folder(path)
+            except ConfigError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_discarded_draft_leaves_no_trace(tmp_path: Path) -> None:

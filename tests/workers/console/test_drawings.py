@@ -36,6 +36,8 @@ def test_a_minute_that_is_not_over_is_not_extrapolated() -> None:
     data = json.loads(chart_data(traffic((0, 0, 0), (50, 40, 0), (60, 48, 0), (70, 78, 0), step=60)))
     assert data["accepted"] == [48], "the next minute has only begun"
     assert data["at"] == [NOON.timestamp() + 60]
+    nearly = json.loads(chart_data(traffic((0, 0, 0), (60, 48, 0), (110, 78, 0), step=60)))
+    assert nearly["accepted"] == [48], "the next minute is not over"
 
 
 def test_times_without_samples_are_a_gap_in_the_line() -> None:

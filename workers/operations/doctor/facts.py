@@ -122,7 +122,7 @@ class HostFacts:
     open_to_others: tuple[str, ...] = ()
     """Files of the data directory that other users may read or change."""
     exposed: tuple[str, ...] = ()
-    """Config files that contain a secret and are readable by other users of this machine."""
+    """Config files that contain a secret and are readable by all users of this machine."""
 
 
 @dataclass(frozen=True)

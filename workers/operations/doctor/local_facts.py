@@ -232,7 +232,7 @@ def _exposed(config: Config) -> Iterator[str]:
     for file in sorted({place.source for place in places if place and place.line}):
         path = Path(file)
         with suppress(OSError, ValueError):  # removed or changed since it was loaded
-            if path.stat().st_mode & 0o044 and any(_secrets_in(tomllib.loads(path.read_text()))):
+            if path.stat().st_mode & 0o004 and any(_secrets_in(tomllib.loads(path.read_text()))):
                 yield file
 
 

@@ -59,8 +59,8 @@ def _no_stores(config: Config) -> Iterator[Finding]:
 
 def _exposed_files(facts: Facts) -> Iterator[Finding]:
     for file in facts.host.exposed:
-        text = f"{file} contains secrets and is readable by other users of this machine"
-        yield warn("config", text, fix=f"chmod 600 {file}, or replace the secrets by env:NAME or file:PATH")
+        text = f"{file} contains secrets and is readable by all users of this machine"
+        yield warn("config", text, fix=f"chmod o= {file}, or replace the secrets by env:NAME or file:PATH")
 
 
 def _public_url(config: Config) -> Iterator[Finding]:

@@ -274,19 +274,22 @@ def test_a_warning_exits_1_only_with_strict(installation: Installation) -> None:
         assert doctor(config, "--strict").code == 1
 
 
-def test_a_config_file_with_secrets_that_other_users_can_read_is_a_warning(installation: Installation) -> None:
+def test_a_config_file_with_secrets_that_all_users_can_read_is_a_warning(installation: Installation) -> None:
     open_file = installation.broken("processes = 1", "processes = 2", name="open.toml")
     open_file.chmod(0o644)
     report = doctor(open_file)
-    assert "open.toml contains secrets and is readable by other users of this machine" in report.text
-    assert f"fix: chmod 600 {open_file}" in report.text
+    assert "open.toml contains secrets and is readable by all users of this machine" in report.text
+    assert f"fix: chmod o= {open_file}" in report.text
+    open_file.chmod(0o640)
+    assert "readable by all users" not in doctor(open_file).text, "the service may read it by its group"
+    open_file.chmod(0o644)
     open_file.write_text(
         installation.text.replace(f'"{SECRET}"', '"env:ONE"').replace(f'"{OTHER_SECRET}"', '"env:TWO"')
     )
     text = open_file.read_text().replace('client_secret = "right"', 'client_secret = "env:THREE"')
     open_file.write_text(text)
     assert (
-        "readable by other users"
+        "readable by all users"
         not in doctor(open_file, env={"ONE": SECRET, "TWO": OTHER_SECRET, "THREE": "right"}).text
     )
 
