@@ -27,7 +27,7 @@ MIN_SCANNED = 32
 MAX_PLACE = 512
 """Bytes that are looked at in each place."""
 _BLANKS = rb"[ \t\r\n]{0,64}+"
-_SCALAR = rb'(?:"[^"]++(?<!\\)"|[0-9]{1,20}+(?=[\] \t\r\n,}]))'
+_SCALAR = rb'(?:"[^"\0]++(?<!\\)"|[0-9]{1,20}+(?=[\] \t\r\n,}]))'
 _VALUES = re.compile(rb"\0%b:%b(%b)" % (_BLANKS, _BLANKS, _SCALAR))
 _LISTS = re.compile(rb"\0%b:((?:[\[ \t\r\n,]{0,64}+%b){1,16}+)" % (_BLANKS, _SCALAR))
 _IN_LIST = re.compile(rb'"[^"]++"|[0-9]++')
@@ -111,7 +111,7 @@ class StoreIndex:
                 values = [form.get(name)]
             else:
                 *_, key = ["", *(step for step in name.split(".") if not step.isdigit())]
-                in_list = name[-1:].isdigit()
+                in_list = name.rpartition(".")[2].isdigit()
                 most = MIN_SCANNED if in_list else max(left, MIN_SCANNED)
                 places = _after(b'"%b"' % key.encode(), body, most // 2)
                 left -= len(places)

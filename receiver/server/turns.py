@@ -15,6 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sized
 from heapq import heappop, heappush
 from itertools import count
+from math import ceil
 from time import monotonic, thread_time
 from typing import Protocol, TypeVar
 
@@ -61,7 +62,7 @@ class Turns:
 
     def _run(self) -> None:
         self._place()
-        small, large, self._used = self._small, self._large, thread_time()
+        small, large = self._small, self._large
         until = monotonic() + TURN_SECONDS
         small_until = until - TURN_SECONDS / 2 if large.count else until
         while small.count and monotonic() < small_until:
@@ -77,10 +78,11 @@ class Turns:
 
     def _do(self, lines: SharedTime) -> None:
         one = lines.take()
+        before = thread_time()
         one.step()
-        before, self._used = self._used, thread_time()
-        one.spent += min(self._used - before, STEP_SECONDS)
-        lines.charge(one, self._used - before)
+        used = thread_time() - before
+        one.spent += min(used, STEP_SECONDS)
+        lines.charge(one, used)
         if self._added:
             self._place()
 
@@ -96,12 +98,12 @@ class Turns:
 
 class SharedTime:
     """Work of all senders, which share the processor's time. Each has a line, and they take turns. The time of a step
-    is a debt of its sender, and each of its turns pays SHARE of it. Its next step comes when all is paid: at once, if
-    no other has anything to do."""
+    is a debt of its sender, and each of its turns pays SHARE of it, also if it has nothing to do. Its next step comes
+    when all is paid: at once, if no other has anything to do."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self._lines: OrderedDict[str, _SenderLine] = OrderedDict()
         self._number = count()
 
     def add(self, one: Stepwise, rank: float) -> None:
@@ -112,13 +114,17 @@ class SharedTime:
     def take(self) -> Stepwise:
         """`count` must not be 0."""
         while True:
-            sender, line = self._lines.popitem(last=False)
-            line.debt = max(0.0, line.debt - SHARE)
-            if line.debt or line.waiting:
-                self._lines[sender] = line
-            if line.waiting and not line.debt:
-                self.count -= 1
-                return heappop(line.waiting)[2]
+            for _ in range(len(self._lines)):
+                sender, line = self._lines.popitem(last=False)
+                line.debt = max(0.0, line.debt - SHARE)
+                if line.debt or line.waiting:
+                    self._lines[sender] = line
+                if line.waiting and not line.debt:
+                    self.count -= 1
+                    return heappop(line.waiting)[2]
+            turns = ceil(min(line.debt for line in self._lines.values() if line.waiting) / SHARE)
+            for line in self._lines.values():  # all turns but the last of these at once, since that is faster
+                line.debt -= SHARE * (turns - 1)
 
     def charge(self, one: Stepwise, seconds: float) -> None:
         if self.count:
@@ -126,14 +132,14 @@ class SharedTime:
         else:  # nobody has waited for it
             self._lines.clear()
 
-    def _line(self, one: Stepwise) -> _Line:
+    def _line(self, one: Stepwise) -> _SenderLine:
         line = self._lines.get(one.sender)
         if line is None:
-            line = self._lines[one.sender] = _Line()
+            line = self._lines[one.sender] = _SenderLine()
         return line
 
 
-class _Line:
+class _SenderLine:
     def __init__(self) -> None:
         self.waiting: list[tuple[float, int, Stepwise]] = []
         self.debt = 0.0

@@ -46,9 +46,10 @@ def test_texts_that_are_no_names_do_not_hide_the_name(other: bytes) -> None:
     assert [one.store.name for one in INDEX.candidates({}, body) if one.is_known] == ["e"]
 
 
-def test_a_name_with_escapes_is_found_after_a_text_with_quotes() -> None:
+@pytest.mark.parametrize("other", [rb"55\" wide", *(b"x" * size for size in (500, 509, 510, 511, 512, 520, 5_000))])
+def test_a_name_with_escapes_is_found_after_one_text_with_quotes_or_a_long_one(other: bytes) -> None:
     index = StoreIndex({"u": store("u", "shopware", "https://münchen.example")})
-    assert index.find({}, rb'{"url":"55\" wide","source":{"url":"https:\/\/m\u00fcnchen.example"}}')
+    assert index.find({}, rb'{"url":"%b","source":{"url":"https:\/\/m\u00fcnchen.example"}}' % other)
 
 
 def test_a_body_with_zero_bytes_has_no_names() -> None:

@@ -100,6 +100,14 @@ def test_a_sender_with_one_connection_pays_too_and_has_its_turn() -> None:
     assert done.count(MANY) in (5, 6, 7)
 
 
+def test_large_debts_are_paid_at_once_where_all_have_some() -> None:
+    """Turn by turn, finding the next of 1,000 senders took 130 ms."""
+    lines = SharedTime()
+    for number in range(2 * 100):
+        lines.add(Step(f"costly {number % 100}", 1_000.0 + number % 100), 0.0)
+    assert do(lines, 200) == [f"costly {number % 100}" for number in range(200)]
+
+
 def test_new_senders_delay_none_for_ever_and_leave_nothing_behind() -> None:
     """A step of the one costs 200 of its turns, and each of these lets as many new ones go first as there are."""
     lines, done = SharedTime(), list[str]()

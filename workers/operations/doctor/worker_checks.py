@@ -66,7 +66,7 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
 def _unused_settings(facts: Facts) -> Iterator[Finding]:
     loaded = {handler.details["plugin"] for handler in facts.plugins.handlers}
     for name in sorted(facts.config.plugins.keys() - loaded - facts.plugins.left_out.keys()):
-        text = f"the config has [plugins.{name}], and no plugin {name} is loaded"
+        text = f"the config has [plugins.{name}], and no handler of a plugin {name} is loaded"
         fix = "delete it if the plugin was removed; otherwise install the plugin, or correct the name"
         yield warn("handlers", text, fix=f"{fix} ({facts.config.place('plugins', name)})")
 

@@ -85,8 +85,8 @@ local function count_lost(name, many)
   redis.call('HINCRBY', P .. 'n', string.gsub(name, '^[^|]*', 'accepted', 1), many)
 end
 
--- The active runs of a key as text. While a call adds and removes some, a table has a text, what is added to it, and where in
--- the text the first one is: of many runs it is long, and would be copied for each of them.
+-- The active runs of a key as text. While a call adds and removes some, they are a table: { "a b c", "d", first = 3 } is "b c d".
+-- The text of many runs is long, and would be copied for each of them.
 local function text_of_active(ids)
   return type(ids) == 'table' and string.sub(table.concat(ids, ' '), ids.first) or ids
 end

@@ -548,11 +548,11 @@ def test_settings_of_a_plugin_that_is_not_loaded_are_a_warning(facts: Facts, tmp
     with_settings = replace(facts, config=load(file, {}), plugins=PluginFacts((HANDLER,), left_out={"left": "y"}))
     found = [line for line in as_lines(worker_checks.check_handlers(with_settings)) if "[plugins.removed]" in line]
     assert found == [
-        "warn handlers: the config has [plugins.removed], and no plugin removed is loaded -> "
+        "warn handlers: the config has [plugins.removed], and no handler of a plugin removed is loaded -> "
         f"delete it if the plugin was removed; otherwise install the plugin, or correct the name ({file}:5)"
     ]
     without = replace(with_settings, plugins=PluginFacts())
-    assert sum("and no plugin " in line for line in as_lines(worker_checks.check_handlers(without))) == 3
+    assert sum("and no handler of a plugin " in line for line in as_lines(worker_checks.check_handlers(without))) == 3
 
 
 def test_plugins_that_take_longer_than_doctor_waits_are_a_warning(facts: Facts) -> None:
