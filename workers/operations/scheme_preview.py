@@ -125,7 +125,9 @@ class PreviewedStore:
             found = detect([capture], text, url=self._store.url)
             if found.scheme is None or self._reads(self._store.scheme, refusal):
                 continue
-            yield self._corrected(found, refusal) or self._new(found)
+            fitting = self._corrected(found, refusal) or self._new(found)
+            if self._reads(fitting[0], refusal):  # its signature fits, but it may have been too old
+                yield fitting
             return
 
     def _corrected(self, found: Detection, refusal: Refusal) -> tuple[Scheme, str] | None:

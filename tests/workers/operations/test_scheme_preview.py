@@ -38,11 +38,10 @@ def shop(make_system: Callable[..., System]) -> System:
     return system
 
 
-def signed(scheme: Scheme, number: int, text: str = TEXT) -> Request:
+def signed(scheme: Scheme, number: int, text: str = TEXT, *, age: float = 0.0) -> Request:
     store = Store("shop", scheme, (Secret(scheme.key_of(text)),), url="http://127.0.0.1/webhooks/shop")
-    return compose(
-        store, topic="order.created", delivery_id=f"msg_{number}", data={"id": number, "total": "1.00"}, now=time.time()
-    )
+    data, now = {"id": number, "total": "1.00"}, time.time() - age
+    return compose(store, topic="order.created", delivery_id=f"msg_{number}", data=data, now=now)
 
 
 def preview(system: System, *requests: Request) -> SchemePreviews:
@@ -108,6 +107,12 @@ def test_the_toml_makes_the_delivery_valid(shop: System) -> None:
     with closing(open_refusals(config.data_dir)) as stored:
         (refusal,) = (one for batch in stored.with_body() for one in batch)
         assert ReleaseCheck(config).is_valid(refusal)
+
+
+def test_a_scheme_that_would_refuse_the_delivery_too_does_not_fit(shop: System) -> None:
+    """Its signature is right, so that it is detected; but the delivery was too old when it arrived."""
+    assert len(preview(shop, signed(PRESETS["stripe"], 1)).schemes) == 2
+    assert len(preview(shop, signed(PRESETS["stripe"], 2, age=3600)).schemes) == 1
 
 
 def test_with_a_wrong_secret_nothing_fits(shop: System) -> None:

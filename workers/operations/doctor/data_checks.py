@@ -90,7 +90,8 @@ def check_history(facts: Facts) -> Iterator[Finding]:
         if facts.inbox.unmoved:
             yield warn("history", f"no housekeeper reports that it moves events, and {unmoved} should be moved")
     elif moves.fault:
-        stay = f"{unmoved} stay in Redis until it can be used; nothing is lost"
+        late = f" ({facts.inbox.unmoved:,} should have been moved)" if facts.inbox.unmoved else ""
+        stay = f"settled events stay in Redis until it can be used{late}; nothing is lost"
         yield warn("history", f"{name}: {moves.fault}", stay, fix="correct that; moving goes on by itself")
     elif moves.left:
         left = f"{counted(moves.left, 'settled event')} cannot be stored in the history, and stay in Redis"

@@ -328,7 +328,11 @@ def test_with_a_history_only_marks_stay_in_redis(facts: Facts) -> None:
         (None, 3, "warn history: no housekeeper reports that it moves events, and 3 settled events should be moved"),
         (MoveReport(), 0, "ok history: sqlite, settled events are moved to it after 1 h"),
         (MoveReport(), 2, "ok history: sqlite, settled events are moved to it after 1 h; 2 settled events wait"),
-        (MoveReport(fault="the disk is full"), 2, "warn history: sqlite: the disk is full / 2 settled events stay in"),
+        (
+            MoveReport(fault="the disk is full"),
+            2,
+            "warn history: sqlite: the disk is full / settled events stay in Redis until it can be used (2",
+        ),
         (
             MoveReport(left=2, example="e1: too deep"),
             2,
