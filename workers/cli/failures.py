@@ -71,6 +71,7 @@ RUNS = RowList(
 ACTIONS = RowList(
     cells={
         "state": output.state,
+        "rate": lambda rate: f"{rate:g}/s" if rate else "",
         "selection": lambda chosen: ", ".join(f"{name} {value}" for name, value in chosen.items()) or "all",
     },
     drop=("reason", "first", "rate", "who", "ended_at", "why"),

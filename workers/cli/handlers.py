@@ -109,8 +109,7 @@ LISTING = RowList(
         "state": output.state,
         "running": _running,
         "retries": _retries,
-        "timeout": lambda seconds: f"{seconds:g} s" if seconds else "",
-        "delay": lambda seconds: f"{seconds:g} s" if seconds else "",
+        **dict.fromkeys(("timeout", "delay", "coalesce"), lambda seconds: f"{seconds:g} s" if seconds else ""),
     },
     drop=(
         *("line", "file", "plugin", "coalesce", "stale", "on_failure", "delay", "timeout", "retries", "order_by"),

@@ -18,6 +18,7 @@ from receiver.inbox import Declaration, Outcome, keys
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import Process, System, eventually, free_port, storehooks
 from tests.support.programs import ROOT
+from workers.cli import failures, handlers
 from workers.cli.send import FOLLOW_SECONDS
 
 HELLO = """
@@ -343,3 +344,8 @@ def test_a_closed_pipe_is_not_an_error(system: System) -> None:
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stdout.startswith("RECEIVED")
     assert eventually(lambda: "Traceback" not in done.stderr)
+
+
+def test_settings_that_are_off_are_empty_cells() -> None:
+    assert [handlers.LISTING.cells["coalesce"](seconds) for seconds in (0.0, 2.0)] == ["", "2 s"]
+    assert [failures.ACTIONS.cells["rate"](rate) for rate in (0.0, 10.0)] == ["", "10/s"]
