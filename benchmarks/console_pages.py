@@ -390,13 +390,17 @@ def slow_commands(system: Filled, rounds: int) -> list[str]:
     return [f"{command}: {ms:.1f} ms" for ms, command in slowest if ms > TARGET_COMMAND_MS]
 
 
-def main() -> int:
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.console_pages", description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--past", type=int, default=0, help="a thousand events in Redis, and these in the history")
     parser.add_argument("--history", metavar="URL", default="sqlite", help="of an empty database, for --past")
     parser.add_argument("--rounds", type=int, default=20)
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    options = arguments().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="bench-console-"))
     with ExitStack() as stack:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from benchmarks import load, performance_page, tables
+from benchmarks import console_pages, load, performance_page, tables
 from benchmarks.__main__ import COMPARISONS, arguments
 from benchmarks.comparison import select, targets_of
 from benchmarks.evaluation import Figures, evaluate, ratios, spread
@@ -181,7 +181,7 @@ def test_the_page_shows_every_target_and_its_plots_exist() -> None:
 
 def test_the_commands_and_options_on_the_page_exist() -> None:
     page, makefile = performance_page.PAGE.read_text(), (ROOT / "Makefile").read_text()
-    help_text = arguments().format_help()
+    help_text = arguments().format_help() + console_pages.arguments().format_help()
     assert {name for name in re.findall(r"make (bench[a-z-]*)", page) if f"\n{name}:" not in makefile} == set()
     options = set(re.findall(r"(?<=[ =\"`])--[a-z]+", page))
     assert options >= {"--docs", "--rows", "--runs"}

@@ -65,8 +65,7 @@ def test_a_delivery_under_each_preset_is_accepted_and_a_changed_one_refused(web:
     request = delivery(web, preset, number=f"first-{preset}")
     answer = post(web, request, f"/{preset}")
     assert (answer.status_code, answer.json()["status"]) == (200, "accepted")
-    record = web.ledger.event(answer.json()["id"])
-    assert record
+    record = eventually(lambda: web.ledger.event(answer.json()["id"]), what="on a slow machine it is spooled first")
     assert (record.summary.topic, record.summary.resource_id) == ("order.created", "7")
     changed = Request(request.headers, request.body.replace(b"42.00", b"43.00"))
     assert post(web, changed, f"/{preset}").status_code == 401
