@@ -51,7 +51,9 @@ def test_the_soft_limit_is_raised_within_the_hard_one(system: System) -> None:
     assert limits_of(start_web(system, f"ulimit -Sn {LIMIT}")) == (min(DESCRIPTORS, hard), hard)
 
 
-@pytest.mark.parametrize("kind", ["idle connections", pytest.param("trickles", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "kind", ["idle connections", pytest.param("trickles", marks=[pytest.mark.full, pytest.mark.timeout(120)])]
+)
 def test_a_flood_while_redis_hangs_loses_no_delivery(tmp_path: Path, kind: str) -> None:
     for name in ("own", "system"):
         (tmp_path / name).mkdir()
