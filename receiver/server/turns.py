@@ -129,7 +129,7 @@ class SharedTime:
     def charge(self, one: Stepwise, seconds: float) -> None:
         if self.count:
             self._line(one).debt += seconds
-        else:  # nobody has waited for it
+        else:  # nothing else waits, so no sender owes another anything
             self._lines.clear()
 
     def _line(self, one: Stepwise) -> _SenderLine:

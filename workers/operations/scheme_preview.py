@@ -125,9 +125,10 @@ class PreviewedStore:
             found = detect([capture], text, url=self._store.url)
             if found.scheme is None or self._reads(self._store.scheme, refusal):
                 continue
-            fitting = self._corrected(found, refusal) or self._new(found)
-            if self._reads(fitting[0], refusal):  # its signature fits, but it may have been too old
-                yield fitting
+            if corrected := self._corrected(found, refusal):
+                yield corrected
+            elif self._reads(found.scheme, refusal):  # its signature fits, but it may have been too old
+                yield self._new(found)
             return
 
     def _corrected(self, found: Detection, refusal: Refusal) -> tuple[Scheme, str] | None:
