@@ -72,7 +72,11 @@ class Delivery:
 
 
 class LongBatch(Exception):
-    """A batch that takes too long to read in an event loop."""
+    """A batch that takes too long to read in an event loop, of this store."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__(store)
+        self.store = store
 
 
 class NoEvents(Exception):
@@ -103,7 +107,7 @@ def read_delivery(
     document, problem = read_document(body)
     readable = not problem
     if scheme.batch and readable:
-        slices, problem = _find_items(scheme, body, document, in_loop)
+        slices, problem = _find_items(store, body, document, in_loop)
         if slices:
             return _read_items((headers, store, now, source, signed_with), body, document, slices)
     if store.normalised_domain and names_another_store(store, headers, document):
@@ -182,8 +186,9 @@ def _event_ids(store: Store, identity: _Identity, body: bytes) -> tuple[str, str
 # Batches
 
 
-def _find_items(scheme: Scheme, body: bytes, document: Any, in_loop: bool) -> tuple[list[bytes] | None, str]:
+def _find_items(store: Store, body: bytes, document: Any, in_loop: bool) -> tuple[list[bytes] | None, str]:
     """The items of a batch, each as the store wrote it, or the reason why they cannot be read."""
+    scheme = store.scheme
     items = walk(document, scheme.batch_path)
     if not isinstance(items, list):
         return None, f"no list of events at {scheme.batch}"
@@ -192,7 +197,7 @@ def _find_items(scheme: Scheme, body: bytes, document: Any, in_loop: bool) -> tu
     if not items:
         raise NoEvents
     if in_loop and (len(items) > LOOP_ITEMS or len(body) > LOOP_BYTES):
-        raise LongBatch
+        raise LongBatch(store.name)
     slices = item_slices(body, scheme.batch_path)
     return slices, "" if slices else f"no list of events at {scheme.batch}"
 

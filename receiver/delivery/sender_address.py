@@ -1,9 +1,9 @@
-"""Sender address: who sent a delivery that came through proxies of ours."""
+"""Sender address: who sends, by the address of a connection, also through proxies of ours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 MAX_PROXIES = 10
 """How many entries of X-Forwarded-For are read: a sender may write any number of them."""
@@ -49,3 +49,12 @@ def address_in(text: str) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
+
+
+def sender_at(address: str) -> str:
+    """Who sends from this address. One sender usually has the last 64 bits of IPv6 to itself. A socket that is bound to
+    `[::]` shows IPv4 addresses as IPv6."""
+    found = address_in(address) if ":" in address else None
+    if isinstance(found, IPv6Address):
+        return str(IPv6Network((int(found), 64), strict=False))
+    return str(found or address)  # the path of a socket is none

@@ -11,6 +11,7 @@ import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from http import HTTPStatus
 from urllib.parse import unquote
 
 from gunicorn.util import split_request_uri
@@ -22,12 +23,14 @@ from receiver.delivery.answers import Answer
 from receiver.delivery.storage import StoreResults
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.group_commit import GroupCommit
-from receiver.server.http_connection import HttpConnection
+from receiver.server.http_connection import HttpConnection, Serve, fail
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import SMALL_BYTES, next_in_turn
 
 GROUP_BYTES = 1 << 20
 """Of large deliveries in a group: the small ones with them and after them must not wait long."""
+BATCH_EVENTS = 100
+"""Of one store's batches in a group, if it is not one batch that has more."""
 _TARGET = re.compile(r"/webhooks(?:/([a-z0-9][a-z0-9_-]{0,62}))?(?:\?([^#]*))?")
 _PATH = re.compile(r"/+webhooks(?:/([^/]+))?")
 """As Flask finds it. Both match every store name, configured or not: the time of an answer must not reveal which ones
@@ -40,17 +43,25 @@ ByStore = OrderedDict[str, Waiting]
 
 class Deliveries:
     def __init__(
-        self, admission: Admission, commit: GroupCommit, serve_others: Callable[[HttpConnection, HttpRequest], None]
+        self,
+        admission: Admission,
+        commit: GroupCommit,
+        serve_others: Serve,
+        serve_long_batch: Callable[[HttpConnection, HttpRequest, str], None],
     ) -> None:
-        self._admission, self._commit, self._serve_others = admission, commit, serve_others
-        self._small: Waiting = deque()
+        """`serve_long_batch` is called with the store, too: stores take turns."""
+        self._admission, self._commit = admission, commit
+        self._serve_others, self._serve_long_batch = serve_others, serve_long_batch
+        self._small: ByStore = OrderedDict()
         self._large: ByStore = OrderedDict()
         self._batches: ByStore = OrderedDict()
         """Deliveries admitted while the group before them is being stored."""
 
     def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
         target = store_and_query(request.target) if request.method == "POST" else None
+        known, sender, size = connection.known_senders, connection.sender, len(request.body)
         if target is None:
+            known.add_other(sender, size)
             self._serve_others(connection, request)
             return
         store, query = target
@@ -58,18 +69,22 @@ class Deliveries:
         incoming = IncomingDelivery(store, headers, request.body, connection.address, time.time())
         try:
             admitted = self._admission.admit(incoming, in_loop=True)
-        except LongBatch:  # reading 1,000 events takes 25 to 80 ms; verifying it again takes less than one
-            self._serve_others(connection, request)
+        except LongBatch as batch:  # reading 1,000 events takes 25 to 80 ms; verifying it again takes less than one
+            known.add_verified(sender, size)
+            self._serve_long_batch(connection, request, batch.store)
             return
         if isinstance(admitted, Answer):
+            if admitted.status == HTTPStatus.UNAUTHORIZED:
+                known.add_other(sender, size)
             connection.answer(admitted)
         else:
+            known.add_verified(sender, size)
             self._line_for(admitted).append((connection, admitted))
 
     def _line_for(self, delivery: Delivery) -> Waiting:
-        if not delivery.rest and len(delivery.event.body) <= SMALL_BYTES:
-            return self._small
-        return (self._batches if delivery.rest else self._large).setdefault(delivery.event.store, deque())
+        is_small = len(delivery.event.body) <= SMALL_BYTES
+        lines = self._batches if delivery.rest else self._small if is_small else self._large
+        return lines.setdefault(delivery.event.store, deque())
 
     def store_next_group(self) -> None:
         """Store what was admitted, unless a group is being stored: then its acknowledgement does it."""
@@ -83,7 +98,7 @@ class Deliveries:
             try:
                 connection.answer(self._admission.answer(delivery, stored))
             except Exception:  # noqa: BLE001  logged there
-                connection.fail()
+                fail(connection)
 
 
 def store_and_query(target: str) -> tuple[str, str] | None:
@@ -99,15 +114,30 @@ def store_and_query(target: str) -> tuple[str, str] | None:
     return (path[1] or "", parts.query) if path else None
 
 
-def next_group(small: Waiting, large: ByStore, batches: ByStore) -> list[Admitted]:
-    """Take the deliveries that are stored next: small ones, some large ones and one batch, of each at least one.
+def next_group(small: ByStore, large: ByStore, batches: ByStore) -> list[Admitted]:
+    """Take the deliveries that are stored next: small ones, some large ones and some batches, of each at least one.
 
-    Storing a batch takes long, as it may have more events than a group. So batches have lines of their own, and stores
-    take turns: many of one store would delay the others' for seconds.
+    Stores take turns: many deliveries of one would delay the others' for seconds. Storing a batch takes long, as it may
+    have more events than a group, so batches have lines of their own.
     """
-    group = [small.popleft() for _ in range(min(len(small), GROUP_SIZE - 2))]
+    group: list[Admitted] = []
+    while small and len(group) < GROUP_SIZE - 2:
+        group.append(next_in_turn(small, deque.popleft))
     left = GROUP_BYTES
     while large and left > 0 and len(group) < GROUP_SIZE - 1:
         group.append(next_in_turn(large, deque.popleft))
         left -= len(group[-1][1].event.body)
-    return [*group, next_in_turn(batches, deque.popleft)] if batches else group
+    return group + next_in_turn(batches, _next_batches) if batches else group
+
+
+def _next_batches(line: Waiting) -> list[Admitted]:
+    """The next ones of a store: one that is large, or many small ones, which take as long."""
+    taken: list[Admitted] = []
+    events = size = 0
+    while line:
+        parts = (line[0][1], *line[0][1].rest)
+        events, size = events + len(parts), size + sum(len(one.event.body) for one in parts)
+        if taken and (events > BATCH_EVENTS or size > GROUP_BYTES):
+            break
+        taken.append(line.popleft())
+    return taken

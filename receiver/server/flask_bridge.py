@@ -11,29 +11,45 @@ from typing import Any
 from flask import Flask
 from gunicorn.util import split_request_uri, unquote_to_wsgi_str
 
-from receiver.delivery.answers import Answer
-from receiver.server.http_connection import HttpConnection
+from receiver import logs
+from receiver.delivery.answers import Answer, unavailable
+from receiver.server.http_connection import HttpConnection, fail
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import next_in_turn
+
+MOST_OF_STORE = 50
+"""Requests of one store that wait for a thread. More would not be answered in time, and their connections would keep
+other senders out: they may not end meanwhile."""
+TOO_MANY = unavailable("Too many long batches of this store wait. Retry later.")
 
 
 class FlaskBridge:
     def __init__(self, app: Flask, loop: asyncio.AbstractEventLoop, threads: int) -> None:
         self._app, self._loop = app, loop
         self._threads, self._free = ThreadPoolExecutor(threads, "flask"), threads
+        self._counted = logs.CountedLog(logs.get("receiver"))
         self._waiting: OrderedDict[str, deque[tuple[HttpConnection, dict[str, Any]]]] = OrderedDict()
-        """By sender, for a free thread: a flood of one must not delay the proxy that asks whether we are ready."""
+        """For a free thread, by sender: a flood of one must not delay the proxy that asks whether we are ready."""
 
-    def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
+    def serve(self, connection: HttpConnection, request: HttpRequest, store: str = "") -> None:
+        """Requests of a store that is known wait by store: many may have one address."""
         variables = environ(request, connection.address)  # first: it may raise
-        self._waiting.setdefault(connection.sender, deque()).append((connection, variables))
+        line = self._waiting.setdefault(store or connection.sender, deque())
+        if store and len(line) >= MOST_OF_STORE:
+            self._counted.add("deliveries answered 503", store=store, reason="too many of its long batches wait")
+            connection.answer(TOO_MANY)
+            return
+        line.append((connection, variables))
         self._submit_next()
 
     def _submit_next(self) -> None:
-        if not (self._free and self._waiting):
-            return
+        while self._free and self._waiting:
+            connection, variables = next_in_turn(self._waiting, deque.popleft)
+            if connection.state != "closing":  # else its sender is gone, and sends it again
+                self._submit(connection, variables)
+
+    def _submit(self, connection: HttpConnection, variables: dict[str, Any]) -> None:
         self._free -= 1
-        connection, variables = next_in_turn(self._waiting, deque.popleft)
         done = self._threads.submit(self._call, variables)
         done.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._on_done, connection, future))
 
@@ -49,7 +65,7 @@ class FlaskBridge:
         try:
             connection.answer(future.result())
         except Exception:  # noqa: BLE001  logged there
-            connection.fail()
+            fail(connection)
 
 
 _OURS = frozenset(("Content-Type", "Content-Length"))

@@ -10,31 +10,24 @@ only the sending side is closed at first, and what arrives is discarded for a mo
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import resource
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from ipaddress import IPv6Address, IPv6Network
-from itertools import islice
 from math import inf
-from termios import FIONREAD
 from time import monotonic, time
 from typing import Literal, cast
 
 from receiver import logs
 from receiver.delivery.answers import Answer, protocol_error, to_bytes
-from receiver.delivery.sender_address import address_in
+from receiver.delivery.sender_address import sender_at
+from receiver.server.descriptors import connections_within, unreceived_bytes
+from receiver.server.held_bytes import Held, KnownSenders, order_of_refusal
 from receiver.server.request_reader import HttpRequest, RequestReader
 from receiver.server.turns import Turns
 
-CONNECTIONS = 1000
-"""Maximum for one process."""
-RESERVED_DESCRIPTORS = 100
-"""What connections leave for Redis and the spool. A process uses about 30 of its own."""
 MAX_HELD_BYTES = 64 << 20
-"""Bytes of requests that one process holds. Beyond it, requests that hold bytes and send little are answered 503. A
+"""Bytes of requests that one process holds. Beyond it, some are answered 503, in the order of `order_of_refusal`. A
 quarter is always left for those that arrive: complete ones end soon, and are no reason to refuse others. Requests of at
 most RECEIVE_BYTES are not refused: on all connections, they take less than that quarter."""
 RECEIVE_BYTES = 16 * 1024
@@ -49,6 +42,8 @@ SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 SLOW_SENDER = 4096
 """Bytes in a second. A request that arrives as fast keeps its connection when some must end for new ones."""
+BEHIND_SECONDS = 0.25
+"""How far a slower one may be behind when bytes of it wait in the kernel. Those of trickles do all the time."""
 AHEAD_SECONDS = 0.7
 """For how long a sender may pause that has sent as much before, or that has not begun."""
 SECONDS_OF_BYTE, SECONDS_OF_PIECE = 1e-8, 6e-5
@@ -56,7 +51,7 @@ SECONDS_OF_BYTE, SECONDS_OF_PIECE = 1e-8, 6e-5
 packets of 512 bytes. Packets that are full of chunks of one byte take three times as long."""
 COSTLY_SECONDS = 0.001
 HOLD_SECONDS = 4.0
-"""A request that arrives within this time keeps its bytes when some must be refused, whatever its size."""
+"""The bytes of a request that arrives evenly within this time do not wait for its sender, whatever its size."""
 STOP_SECONDS = 0.2
 """When the process stops, how long a connection that has sent nothing stays open: its request may be on the way."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -71,13 +66,6 @@ problems = logs.ThrottledLog(logs.get("receiver"))
 """Limited: a sender may find a request that raises, and send it without end."""
 
 
-def connections_within(descriptors: int) -> int:
-    """How many connections a process may hold that may open this number of files."""
-    if descriptors == resource.RLIM_INFINITY:
-        return CONNECTIONS
-    return min(CONNECTIONS, max(descriptors - RESERVED_DESCRIPTORS, descriptors // 4))
-
-
 class OpenConnections:
     """The connections of a process, and what they share."""
 
@@ -89,9 +77,10 @@ class OpenConnections:
         self.stopping = False
         self.crowded = False
         """New connections wait, and no open one may end for them."""
+        self.known_senders = KnownSenders()
         self.buffer = memoryview(bytearray(PIECE_BYTES))
         """Where the loop receives. Each connection takes out its bytes at once."""
-        self._counted = logs.CountedLog(logs.get("receiver"))
+        self.counted = logs.CountedLog(logs.get("receiver"))
 
     @property
     def idle_seconds(self) -> float:
@@ -117,32 +106,40 @@ class OpenConnections:
     def end_oldest(self, count: int) -> int:
         """End connections for new ones, at most this number, and return how many: first those that linger or take long
         to read, then those that have waited for their sender longest. Any other request that has arrived is answered,
-        also if the loop has not received it yet."""
+        also if the loop has not received it yet, unless its sender was too slow before."""
         waiting = [one for one in self.all if one.state in MAY_END and may_be_late(one)]
         burdens = {one for one in waiting if one.state == "lingering" or is_costly(one)}
-        waiting.sort(key=lambda one: (one not in burdens, one.waiting_since))
-        ending = (one for one in waiting if one in burdens or not unreceived_bytes(one.transport))
-        chosen = list(islice(ending, max(0, count)))
-        for connection in chosen:
-            end(connection)
-            self._counted.add("connections ended for new ones")
-        return len(chosen)
+        ahead = ahead_of_a_flood(waiting, self.most)
+        waiting.sort(key=lambda one: (one not in burdens, ahead.get(one, 0), one.waiting_since))
+        ended, stays = 0, inf
+        for connection in waiting:
+            if ended >= count:
+                break
+            if connection.waiting_since > stays + BEHIND_SECONDS:  # faster than one that stays
+                continue
+            if connection in burdens or not may_have_arrived(connection):
+                end(connection)
+                self.counted.add("connections ended for new ones")
+                ended += 1
+            elif connection.state == "receiving":
+                stays = min(stays, connection.waiting_since)
+        return ended
 
     def check(self) -> None:
         """Called again and again: end those that are overdue, or that hold too many bytes."""
         now = monotonic()
         for connection in [one for one in self.all if one.deadline < now and may_be_late(one)]:
             end(connection)
-        held = {one: one.held_bytes for one in self.all}
-        excess = sum(held.values()) - MAX_HELD_BYTES
+        excess = sum(one.held_bytes for one in self.all) - MAX_HELD_BYTES
         receiving = [one for one in self.all if one.state == "receiving"] if excess > 0 else []
-        excess = min(excess, sum(map(held.__getitem__, receiving)) - MAX_HELD_BYTES // 4)
-        large = [one for one in receiving if held[one] > RECEIVE_BYTES]
-        for connection in sorted(large, key=lambda one: held_since(one, now)):
+        held = {one: Held(one.sender, one.held_bytes, waited(one, now)) for one in receiving}
+        excess = min(excess, sum(one.size for one in held.values()) - MAX_HELD_BYTES // 4)
+        large = {one: its for one, its in held.items() if its.size > RECEIVE_BYTES}
+        for connection in order_of_refusal(large, self.known_senders):
             if excess > 0:
-                excess -= held[connection]
+                excess -= held[connection].size
                 connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
-                self._counted.add("requests answered 503, because too many bytes arrive at once")
+                self.counted.add("requests answered 503, because too many bytes arrive at once")
 
     def stop(self) -> None:
         """Wait only a moment for new requests. Answers promised keep-alive, so some requests may be on the way."""
@@ -154,7 +151,7 @@ class OpenConnections:
 
 class HttpConnection(asyncio.BufferedProtocol):
     def __init__(self, others: OpenConnections) -> None:
-        self._others = others
+        self._others, self.known_senders = others, others.known_senders
         self.reader = RequestReader(others.max_body)
         self._unread = b""
         self._request: HttpRequest | None = None
@@ -167,7 +164,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Whether a step of this connection is waiting for its turn, and since when."""
         self.spent = 0.0
         """Seconds of the processor that its steps have taken for this request, beyond what its bytes may take."""
-        self._receives = True
+        self._receives, self.received_at = True, 0.0
         self._ended = self._paused = self._closing = False
 
     @property
@@ -200,6 +197,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if not data.strip(b"\r\n"):  # nothing has begun, and the connection is as old as before
                 return
             self._enter("receiving", self._others.read_seconds)
+        self.received_at = now
         self.waiting_since = min(now + AHEAD_SECONDS, self.waiting_since + size / SLOW_SENDER)
         self.holding_since = min(now, self.holding_since + HOLD_SECONDS * size / (self.held_bytes + size))
         self.spent = max(0.0, self.spent - SECONDS_OF_PIECE - SECONDS_OF_BYTE * size)
@@ -263,7 +261,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             elif self.state in ("idle", "receiving") and not self._closing:
                 self._read()
         except Exception:  # noqa: BLE001  logged there
-            self.fail()
+            fail(self)
 
     def _read(self) -> None:
         reader = self.reader
@@ -305,24 +303,28 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def refuse(self, status: HTTPStatus) -> None:
         """Answer a request that is malformed, too long or late, and close the connection."""
+        if status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # all of a store may be, and then nothing else shows it
+            self._others.counted.add("requests answered 413, because they are too large")
         self._send(protocol_error(status), keep_alive=False)
 
-    def fail(self) -> None:
-        """Close a connection whose request raised. Call it while the exception is handled."""
-        problems.error("a connection could not be served", exc_info=True)
-        self.close()
-
     def close(self) -> None:
-        """Read and serve no more. What has arrived would be work for no one, and no limit would count it any more."""
-        self._closing, self._unread, self.reader = True, b"", RequestReader(0)
-        if self.state == "complete":
-            self._request = None
+        """Read and serve no more."""
+        self._drop_unserved()
         self.state, self.deadline = "closing", inf
         self.transport.abort()
 
+    def _drop_unserved(self) -> None:
+        """What has arrived would be work for no one, and no limit would count it any more. It counts against its
+        sender."""
+        held = self.held_bytes
+        self._closing, self._unread, self.reader = True, b"", RequestReader(0)
+        if self.state == "complete":
+            self._request = None
+        self.known_senders.add_other(self.sender, held - self.held_bytes)
+
     def _send(self, data: bytes, *, keep_alive: bool) -> None:
         if not keep_alive:
-            self._closing, self._unread, self.reader = True, b"", RequestReader(0)
+            self._drop_unserved()
         if self.transport.is_closing():  # the sender is gone
             return
         self.transport.write(data)
@@ -349,18 +351,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._receive_more(True)
 
 
-def sender_at(address: str) -> str:
-    """Who sends from this address. One sender usually has the last 64 bits of IPv6 to itself. A socket that is bound to
-    `[::]` shows IPv4 addresses as IPv6."""
-    found = address_in(address) if ":" in address else None
-    if isinstance(found, IPv6Address):
-        return str(IPv6Network((int(found), 64), strict=False))
-    return str(found or address)  # the path of a socket is none
-
-
 def end(connection: HttpConnection) -> None:
     """Time out a request that is arriving, with an answer; close any other connection."""
     connection.refuse(HTTPStatus.REQUEST_TIMEOUT) if connection.state == "receiving" else connection.close()
+
+
+def fail(connection: HttpConnection) -> None:
+    """Close a connection whose request raised. Call it while the exception is handled."""
+    problems.error("a connection could not be served", exc_info=True)
+    connection.close()
 
 
 def may_be_late(connection: HttpConnection) -> bool:
@@ -373,12 +372,22 @@ def is_costly(connection: HttpConnection) -> bool:
     return connection.state == "receiving" and connection.spent > COSTLY_SECONDS
 
 
-def held_since(connection: HttpConnection, now: float) -> float:
-    """Since when its bytes wait for its sender, without the time in which they wait for their turn."""
-    return connection.holding_since + (now - connection.scheduled_at if connection.has_step else 0)
+def ahead_of_a_flood(waiting: list[HttpConnection], most: int) -> dict[HttpConnection, int]:
+    """The bytes of those that are not behind, while most connections have just begun: if thousands do in a second, all
+    of them are newer than the last bytes of a sender that pauses. But few send as many bytes as it."""
+    now = monotonic()
+    if sum(now - one.since < AHEAD_SECONDS for one in waiting) <= most // 2:
+        return {}
+    return {one: one.held_bytes for one in waiting if one.waiting_since > now}
 
 
-def unreceived_bytes(transport: asyncio.Transport) -> int:
-    """How many bytes of a sender wait in the kernel."""
-    descriptor = transport.get_extra_info("socket").fileno()
-    return int.from_bytes(fcntl.ioctl(descriptor, FIONREAD, bytes(4)), sys.byteorder) if descriptor >= 0 else 0
+def waited(connection: HttpConnection, now: float) -> float:
+    """For how long its bytes have waited for its sender, without the time in which they wait for their turn."""
+    return (connection.scheduled_at if connection.has_step else now) - connection.holding_since
+
+
+def may_have_arrived(connection: HttpConnection) -> bool:
+    """Whether bytes of it wait in the kernel, and its sender was not too slow before, also with these."""
+    size = unreceived_bytes(connection.transport)
+    behind = connection.received_at - connection.waiting_since - size / SLOW_SENDER
+    return size > 0 and (connection.state != "receiving" or behind < BEHIND_SECONDS)

@@ -61,7 +61,9 @@ class LoopWorker(Worker):
         config, pipeline, turns = self.app.config, self.app.pipeline, Turns(self._loop)
         self._commit = GroupCommit(pipeline.storage, self._loop, timeout=config.redis.timeout)
         flask = FlaskBridge(self.wsgi, self._loop, config.receiver.threads)
-        deliveries = Deliveries(pipeline.admission, self._commit, flask.serve)
+        # One at a time: several would take the interpreter and Redis from the loop, for seconds.
+        long_batches = FlaskBridge(self.wsgi, self._loop, 1)
+        deliveries = Deliveries(pipeline.admission, self._commit, flask.serve, long_batches.serve)
         turns.at_end = deliveries.store_next_group
         self._connections = OpenConnections(
             turns, deliveries.serve, max_body=config.receiver.max_body, read_seconds=config.receiver.read_timeout

@@ -5,7 +5,8 @@ takes longer than all small ones that arrive with it. Large is also what has tak
 each step is measured. Half of each turn is for large ones, and of these, what has taken least comes first.
 
 Senders share the time, by their address: requests of one that has many connections wait for each other, and one whose
-steps take long waits until the others have had as much. Behind a proxy all have one address, and the proxy limits them.
+steps take long waits until the others have had as much, also while the loop receives more of a large request of theirs.
+Behind a proxy all have one address, and the proxy limits them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sized
 from heapq import heappop, heappush
 from itertools import count
-from math import ceil
+from math import ceil, inf
 from time import monotonic, thread_time
 from typing import Protocol, TypeVar
 
@@ -27,6 +28,10 @@ STEP_SECONDS = 0.0004
 """What a step counts at most: it may include a garbage collection, and so does not make a small request large alone."""
 SHARE = 0.0001
 """Of the processor's time, for a sender in each of its turns. An ordinary step takes as long."""
+PATIENCE = 0.05
+"""Seconds for which a sender of a large request counts as present after a step: the next part of it is on the way."""
+PAUSE = 0.001
+"""Seconds until the next turn, if all that wait owe more than this to a present sender."""
 DELAY = 1000
 """A large request waits for those that begin up to a second later, for each millisecond that it has taken. None waits
 for ever."""
@@ -50,7 +55,7 @@ class Turns:
         self._loop = loop
         self.at_end: Callable[[], None] = lambda: None
         self._added: deque[tuple[Stepwise, int]] = deque()
-        self._small, self._large = SharedTime(), SharedTime()
+        self._small, self._large = SharedTime(), SharedTime(PATIENCE)
         self._scheduled = False
 
     def add(self, one: Stepwise, size: int) -> None:
@@ -67,17 +72,21 @@ class Turns:
         small_until = until - TURN_SECONDS / 2 if large.count else until
         while small.count and monotonic() < small_until:
             self._do(small)
-        if large.count:
-            self._do(large)
-        while large.count and monotonic() < until:
-            self._do(large)
+        goes_on = bool(large.count) and self._do(large)
+        while goes_on and large.count and monotonic() < until:
+            goes_on = self._do(large)
         self._scheduled = bool(small.count or large.count)
-        if self._scheduled:
+        if small.count or (large.count and goes_on):
             self._loop.call_soon(self._run)
+        elif large.count:
+            self._loop.call_later(PAUSE, self._run)
         self.at_end()
 
-    def _do(self, lines: SharedTime) -> None:
+    def _do(self, lines: SharedTime) -> bool:
+        """Do the next step; False if it must wait for a sender whose next part is on the way."""
         one = lines.take()
+        if one is None:
+            return False
         before = thread_time()
         one.step()
         used = thread_time() - before
@@ -85,6 +94,7 @@ class Turns:
         lines.charge(one, used)
         if self._added:
             self._place()
+        return True
 
     def _place(self) -> None:
         """After a step, when its time is known."""
@@ -99,20 +109,26 @@ class Turns:
 class SharedTime:
     """Work of all senders, which share the processor's time. Each has a line, and they take turns. The time of a step
     is a debt of its sender, and each of its turns pays SHARE of it, also if it has nothing to do. Its next step comes
-    when all is paid: at once, if no other has anything to do."""
+    when all is paid: at once, if no other is present, and in a pause for another, after as long as its debt."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = 0.0) -> None:
+        """`patience`: for how long after a step a sender that has nothing to do counts as present."""
         self.count = 0
         self._lines: OrderedDict[str, _SenderLine] = OrderedDict()
         self._number = count()
+        self._patience = patience
+        self._steps: dict[str, float] = {}
+        """When each present sender had its last step, in this order."""
+        self._paused_at = inf
 
     def add(self, one: Stepwise, rank: float) -> None:
         """In the line of its sender it comes after what has a lower rank."""
         self.count += 1
         heappush(self._line(one).waiting, (rank, next(self._number), one))
 
-    def take(self) -> Stepwise:
-        """`count` must not be 0."""
+    def take(self) -> Stepwise | None:
+        """`count` must not be 0. None: those that wait owe more than a present sender whose next step may come."""
+        self._pay_for_pause()
         while True:
             for _ in range(len(self._lines)):
                 sender, line = self._lines.popitem(last=False)
@@ -122,15 +138,39 @@ class SharedTime:
                 if line.waiting and not line.debt:
                     self.count -= 1
                     return heappop(line.waiting)[2]
-            turns = ceil(min(line.debt for line in self._lines.values() if line.waiting) / SHARE)
+            debt = min(line.debt for line in self._lines.values() if line.waiting)
+            if self._a_present_one_owes_less_than(debt - PAUSE):
+                self._paused_at = monotonic()
+                return None
+            turns = ceil(debt / SHARE)
             for line in self._lines.values():  # all turns but the last of these at once, since that is faster
                 line.debt -= SHARE * (turns - 1)
 
     def charge(self, one: Stepwise, seconds: float) -> None:
-        if self.count:
+        self._steps.pop(one.sender, None)
+        self._steps[one.sender] = monotonic()
+        self._forget_absent()
+        if self.count or len(self._steps) > 1:
             self._line(one).debt += seconds
-        else:  # nothing else waits, so no sender owes another anything
+        else:  # no other is present, so no sender owes another anything
             self._lines.clear()
+
+    def _pay_for_pause(self) -> None:
+        paused = monotonic() - self._paused_at
+        if paused > 0:
+            self._paused_at = inf
+            for line in self._lines.values():
+                line.debt = max(0.0, line.debt - paused)
+
+    def _a_present_one_owes_less_than(self, debt: float) -> bool:
+        self._forget_absent()
+        present = [self._lines.get(sender, _SenderLine()) for sender in self._steps]
+        return any(line.debt < debt and not line.waiting for line in present)
+
+    def _forget_absent(self) -> None:
+        since = monotonic() - self._patience
+        while self._steps and next(iter(self._steps.values())) < since:
+            del self._steps[next(iter(self._steps))]
 
     def _line(self, one: Stepwise) -> _SenderLine:
         line = self._lines.get(one.sender)

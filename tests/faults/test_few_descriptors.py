@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.server.http_connection import RESERVED_DESCRIPTORS
+from receiver.server.descriptors import RESERVED_DESCRIPTORS
 from receiver.server.web import DESCRIPTORS
 from tests.faults.test_hostile_senders import descriptors
 from tests.support.attackers import start_flood
@@ -28,6 +28,8 @@ SPARE = 20
 """Descriptors that are never used."""
 LONGEST = 1.8
 """Seconds, as in the test of a hanging server: the deliveries that wait for its timeout are the slowest."""
+LONGEST_BESIDE_TRICKLES = 9.0
+"""They take all places again and again, and keep the loop busy. Once they had them until they timed out, after 10 s."""
 
 
 def start_web(system: System, limit: str) -> int:
@@ -52,7 +54,7 @@ def test_the_soft_limit_is_raised_within_the_hard_one(system: System) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["idle connections", pytest.param("trickles", marks=[pytest.mark.full, pytest.mark.timeout(120)])]
+    "kind", ["idle connections", pytest.param("trickles", marks=[pytest.mark.slow, pytest.mark.timeout(120)])]
 )
 def test_a_flood_while_redis_hangs_loses_no_delivery(tmp_path: Path, kind: str) -> None:
     for name in ("own", "system"):
@@ -74,7 +76,7 @@ def test_a_flood_while_redis_hangs_loses_no_delivery(tmp_path: Path, kind: str) 
                 flood.wait()
             print(f"{statuses}, the slowest {slowest * 1000:.0f} ms, at most {most} of {LIMIT} descriptors")
             assert set(statuses) == {200}
-            assert slowest < LONGEST or kind == "trickles", "an idle flood delays none either"
+            assert slowest < (LONGEST if kind == "idle connections" else LONGEST_BESIDE_TRICKLES)
             assert most <= LIMIT - SPARE
             eventually(lambda: descriptors(worker) < RESERVED_DESCRIPTORS / 2)
             eventually(lambda: system.http.get("/readyz").json().get("spooled") == 0)

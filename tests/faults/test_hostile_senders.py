@@ -11,19 +11,22 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.receiver.server.test_loop_worker import resident
 from tests.receiver.server.test_request_reader import mutated
+from tests.support.attackers import start_flood
 from tests.support.bad_input import Corpus
 from tests.support.harness import System, children_of, eventually
-from tests.support.raw_http import exchange
+from tests.support.raw_http import Sending, exchange
 
 SLOWHTTPTEST = shutil.which("slowhttptest")
 SENDERS = 1_000
 WATCHED_SECONDS = 6.0
+SLOW_DELIVERIES = 8
 OPENED_LATE = 8
 """Descriptors that a process may open after its first requests and keep: the refused deliveries' file with its log, and
 a connection to Redis for `/readyz`."""
@@ -132,6 +135,30 @@ def test_a_healthy_sender_beside_hostile_ones(system: System, kind: str) -> None
     print(f"{kind}: p99 {beside * 1000:.1f} ms, alone {alone * 1000:.1f} ms")
     assert beside < 3 * max(alone, NOISE_SECONDS)
     assert children_of(system.processes[0].pid) == workers, "no process was replaced"
+
+
+@pytest.mark.full
+def test_slow_deliveries_beside_a_crowd_of_one_address_are_not_refused_for_their_bytes(system: System) -> None:
+    """The crowd's bodies arrive as evenly as these. Nearly all were answered 503."""
+    system.start("web")
+    attack = start_flood(system.port, "even bodies")
+    try:
+        eventually(lambda: "too many bytes arrive at once" in system.log("web"), within=60)
+        statuses = slow_deliveries(system)
+    finally:
+        attack.kill()
+        attack.wait()
+    assert statuses == {200: SLOW_DELIVERIES}
+
+
+def slow_deliveries(system: System) -> Counter[int]:
+    """The statuses of large deliveries that each take two seconds to arrive."""
+    large = Corpus(system.config).signed(b'{"type":"order.paid","data":{"id":1,"note":"%b"}}' % (b"x" * 900_000))
+    pieces = tuple(large[at : at + 60_000] for at in range(0, len(large), 60_000))
+    with ThreadPoolExecutor(SLOW_DELIVERIES) as pool:
+        sending = Sending(pieces, pause=2 / len(pieces))
+        answers = [pool.submit(exchange, system.port, sending, within=60) for _ in range(SLOW_DELIVERIES)]
+        return Counter(answer.result().status for answer in answers)
 
 
 def p99(system: System) -> float:

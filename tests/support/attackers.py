@@ -87,10 +87,37 @@ def trickle(port: int, count: int) -> None:
                 senders[number] = None
 
 
+def send_evenly(port: int, count: int, bytes_a_second: int) -> None:
+    """Connections of one address that send large bodies in small pieces, until this process is killed. One that is
+    answered is opened again."""
+    sent = memoryview(b"POST /webhooks/north HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n" + b"x" * 900_000)
+    senders: dict[int, tuple[socket.socket, memoryview]] = {}
+    began, total = time.monotonic(), 0
+    while True:
+        for number in range(count):
+            try:
+                if number not in senders:
+                    one = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.66", 0))
+                    one.setblocking(False)
+                    senders[number] = one, sent
+                one, left = senders[number]
+                size = one.send(left[:2048])
+                senders[number], total = (one, left[size:]), total + size
+                one.recv(1000)
+                del senders[number]
+            except BlockingIOError:
+                pass
+            except OSError:
+                senders.pop(number, None)
+        time.sleep(max(0.0, began + total / bytes_a_second - time.monotonic()))
+
+
 def flood(port: int, kind: str) -> None:
     """One connection after another, until this process is killed."""
     if kind == "trickles":
         trickle(port, 400)
+    if kind == "even bodies":
+        send_evenly(port, 160, 40_000_000)
     kept = []
     while True:
         try:

@@ -212,6 +212,7 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_sent(web: System) -> No
     headers = [("expect", "100-continue"), ("content-length", str(LIMIT + 1))]
     answer = exchange(web.port, request(headers=headers, length=False))
     assert (answer.status, answer.interim) == (413, ())
+    eventually(lambda: "requests answered 413, because they are too large" in web.log("web"))
 
 
 def test_requests_on_one_connection_are_answered_in_order(web: System) -> None:
@@ -369,7 +370,7 @@ def test_more_incomplete_requests_than_connections_do_not_delay_others(system: S
     """A connection that times out for another lingers for its answer, but does not delay the other."""
     system.start(
         "web",
-        quicker={"receiver.server.http_connection.CONNECTIONS": 40},
+        quicker={"receiver.server.descriptors.CONNECTIONS": 40},
     )
     assert_incomplete_requests_delay_no_other(system, count=100)
 

@@ -93,8 +93,10 @@ def own(server: Server, tmp_path: Path) -> Iterator[System]:
 
 @pytest.fixture
 def make_loop(own: System) -> Iterator[Callable[[str], Loop]]:
-    """A loop whose polled connection is open: the first group opens it."""
+    """A loop whose polled connection is open: the first group opens it. The server has its functions before, since
+    loading them may take longer than the loop waits."""
     every: list[Loop] = []
+    own.client.function_load(library().text, replace=True)
 
     def make(url: str) -> Loop:
         every.append(Loop(own, url))

@@ -6,6 +6,8 @@ import asyncio
 import resource
 import socket
 import time
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,16 +15,15 @@ from structlog.testing import capture_logs
 
 from receiver import logs
 from receiver.server import http_connection
+from receiver.server.descriptors import CONNECTIONS, connections_within
 from receiver.server.http_connection import (
     BODY_BYTES,
-    CONNECTIONS,
     KEEP_ALIVE_SECONDS,
     MAX_HELD_BYTES,
     PIECE_BYTES,
     RECEIVE_BYTES,
     HttpConnection,
     OpenConnections,
-    connections_within,
     is_costly,
 )
 from receiver.server.request_reader import HttpRequest
@@ -221,6 +222,93 @@ def test_a_sender_may_begin_a_moment_after_it_has_connected_while_others_send_mu
     assert new.state == "idle"
 
 
+@pytest.mark.parametrize("begun", [0, 3_000])
+def test_a_sender_that_pauses_does_not_end_for_a_flood_of_connections_that_have_sent_less(
+    clock: Clock, begun: int
+) -> None:
+    """Of 3,000 in a second, all in 1,000 places had come after the last bytes of a sender 0.4 s ago."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=100_000, read_seconds=10)
+    pausing = arriving(connections, request(body=b"x" * 60_000)[:8_000])
+    work_off(pausing)
+    clock.now += 0.4
+    for _ in range(connections.most - 1):
+        work_off(arriving(connections, request(body=b"x" * 60_000)[:begun]))
+    assert connections.end_oldest(400) == 400
+    assert pausing.state == "receiving"
+    clock.now += 0.35
+    while pausing.state == "receiving":
+        assert connections.end_oldest(1)
+    loop.close()
+    others = sum(one.state in ("idle", "receiving") for one in connections.all)
+    assert others == connections.most - 1 - 400, "what it has sent does not count for long"
+
+
+def test_in_a_flood_a_new_connection_that_stays_keeps_no_slower_one_from_ending(clock: Clock) -> None:
+    """They are ranked by their bytes then, and a slower one may come after it."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=100_000, read_seconds=10)
+    connections.most = 3
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        slow, new = HttpConnection(connections), HttpConnection(connections)
+        slow.connection_made(transport(ours))
+        receive(slow, request(body=b"x" * 60_000)[:200])
+        new.connection_made(transport())
+        other = arriving(connections, request(body=b"x" * 60_000)[:300])
+        for one in (slow, other):
+            work_off(one)
+        theirs.send(b"x")
+        clock.now += 0.06
+        assert connections.end_oldest(1) == 1
+    loop.close()
+    assert (slow.state, new.state, other.state) == ("receiving", "idle", "lingering")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "piece", "late", "ends"), [(50, b"x", 0, True), (1, b"x", 0.5, False), (20, b"x" * 100, 0, False)]
+)
+def test_a_trickle_ends_for_new_connections_also_while_bytes_of_it_wait_in_the_kernel(
+    clock: Clock, pieces: int, piece: bytes, late: float, ends: bool
+) -> None:
+    """400 of them kept all new senders out of 156 places until their requests timed out, for 10 s. But what arrives
+    while the loop is late is received."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=100_000, read_seconds=10)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        trickle = HttpConnection(connections)
+        trickle.connection_made(transport(ours))
+        receive(trickle, request(body=b"x" * 60_000)[:200])
+        work_off(trickle)
+        clock.send(trickle, piece * pieces, pieces, 0.01 * pieces)
+        faster = arriving(connections, request(body=b"x" * 60_000)[:8_000])
+        work_off(faster)
+        theirs.send(b"x")
+        clock.now += late
+        assert connections.end_oldest(1) == ends
+    loop.close()
+    assert faster.state == "receiving", "it does not end for a slower one that stays"
+
+
+def test_one_of_several_even_senders_ends_although_bytes_of_another_wait_in_the_kernel() -> None:
+    """1,050 senders of 5 kB a second, in small packets, kept new ones out for seconds: one always had such bytes."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=100_000, read_seconds=10)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        first = HttpConnection(connections)
+        first.connection_made(transport(ours))
+        receive(first, request(body=b"x" * 60_000)[:200])
+        work_off(first)
+        other = arriving(connections, request(body=b"x" * 60_000)[:300])
+        work_off(other)
+        theirs.send(b"x")
+        assert connections.end_oldest(1) == 1
+    loop.close()
+    assert (first.state, other.state == "receiving") == ("receiving", False)
+
+
 def test_a_request_that_takes_long_to_read_ends_for_new_connections_although_it_waits_for_its_turn() -> None:
     """220 of them, in blank lines as chunks, kept all new senders out for five seconds of the process's own time."""
     loop = asyncio.new_event_loop()
@@ -341,6 +429,7 @@ def test_a_request_that_waits_to_be_served_is_dropped_with_its_connection() -> N
     """Large bodies of senders that reset their connections filled the memory, and kept others waiting."""
     loop, served = asyncio.new_event_loop(), Mock()
     connections = OpenConnections(Turns(loop), served, max_body=1_000_000, read_seconds=10)
+    connections.known_senders.add_verified("192.0.2.1", 30_000)
     lost = arriving(connections, request(body=b"x" * 20_000))
     while lost.state != "complete":
         lost.step()
@@ -349,6 +438,37 @@ def test_a_request_that_waits_to_be_served_is_dropped_with_its_connection() -> N
     lost.step()
     loop.close()
     assert (lost.held_bytes, served.called) == (0, False)
+    assert connections.known_senders.balance("192.0.2.1") < 10_000, "it counts against its sender"
+
+
+def test_a_request_that_is_served_does_not_count_against_a_sender_that_is_gone() -> None:
+    loop, served = asyncio.new_event_loop(), Mock()
+    connections = OpenConnections(Turns(loop), served, max_body=1_000_000, read_seconds=10)
+    connections.known_senders.add_verified("192.0.2.1", 30_000)
+    gone = arriving(connections, request(body=b"x" * 20_000))
+    work_off(gone)
+    gone.connection_lost(None)
+    loop.close()
+    assert served.called
+    assert connections.known_senders.balance("192.0.2.1") == 30_000
+
+
+@pytest.mark.parametrize("end", [HttpConnection.close, http_connection.end, OpenConnections.check])
+@pytest.mark.parametrize("size", [20_000, 900_000])
+def test_what_ends_unserved_counts_against_its_sender(
+    monkeypatch: pytest.MonkeyPatch, size: int, end: Callable[[Any], None]
+) -> None:
+    """Attackers that broke off what they sent stayed known, as no delivery of theirs was refused."""
+    monkeypatch.setattr(http_connection, "MAX_HELD_BYTES", 1000)
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1_000_000, read_seconds=10)
+    connections.known_senders.add_verified("192.0.2.1", 1_000_000)
+    one = arriving(connections, request(body=b"x" * size)[:-1])
+    work_off(one)
+    end(connections if end is OpenConnections.check else one)
+    one.connection_lost(None)
+    loop.close()
+    assert 1_000_000 - connections.known_senders.balance("192.0.2.1") in range(size - 1, size + 200)
 
 
 def test_a_large_head_is_served_after_small_requests_and_counts_among_the_held_bytes(

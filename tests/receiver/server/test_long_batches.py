@@ -13,6 +13,7 @@ from receiver.contract.intake import LOOP_BYTES, LOOP_ITEMS
 from receiver.delivery.answers import Answer
 from receiver.server.deliveries import Deliveries
 from receiver.server.group_commit import GroupCommit
+from receiver.server.held_bytes import KnownSenders
 from receiver.server.http_connection import HttpConnection
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import SMALL_BYTES
@@ -23,13 +24,15 @@ from tests.support.harness import System
 
 
 class Ways:
-    """Deliveries, and which way each goes: "thread", "stored", or the status of its answer."""
+    """Deliveries, and which way each goes: "thread", "Flask", "stored", or the status of its answer."""
 
-    address = "192.0.2.1"
+    address = sender = "192.0.2.1"
 
     def __init__(self, system: System, redis: Redis) -> None:
-        self.way = ""
-        self._deliveries = Deliveries(admission(system.config, redis), cast(GroupCommit, self), self._serve_others)
+        self.way, self.known_senders = "", KnownSenders()
+        self._deliveries = Deliveries(
+            admission(system.config, redis), cast(GroupCommit, self), self._serve_others, self._serve_long_batch
+        )
 
     busy = False
 
@@ -40,7 +43,15 @@ class Ways:
         self.way = str(answer.status)
 
     def _serve_others(self, *_: Any) -> None:
+        self.way = "Flask"
+
+    def _serve_long_batch(self, _: object, __: object, store: str) -> None:
+        assert store == "batches"
         self.way = "thread"
+
+    @property
+    def balance(self) -> int:
+        return self.known_senders.balance(self.sender)
 
     def way_of(self, request: Request, store: str) -> str:
         self.way = ""
@@ -70,12 +81,18 @@ def test_many_items_or_many_bytes_are_read_in_a_thread(ways: Ways) -> None:
         ([1] * 1001, "stored"),  # as one unreadable event
         ([], "200"),
     ):
-        assert ways.way_of(signed(content), "batches") == way, str(content)[:40]
+        before, request = max(0, ways.balance), signed(content)
+        assert ways.way_of(request, "batches") == way, str(content)[:40]
+        assert ways.balance == before + len(request.body) or not content, "the sender of verified bytes is known"
 
 
 def test_a_refused_delivery_takes_the_same_way_for_known_and_unknown_stores(ways: Ways) -> None:
     forged = signed(items("a", 1000), "another secret")
+    ways.known_senders.add_verified(ways.sender, 23 * len(forged.body))
     assert {ways.way_of(forged, store) for store in ("batches", "north", *map("shop-{}".format, range(20)))} == {"401"}
+    assert ways.balance == len(forged.body), "each of 22 counted against its sender"
+    assert ways.way_of(forged, "north/other") == "Flask"
+    assert ways.balance == 0, "what is no delivery counts, too"
 
 
 def test_a_large_delivery_of_another_store_stays_in_the_loop(ways: Ways, system: System) -> None:

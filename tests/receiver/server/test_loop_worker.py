@@ -133,16 +133,15 @@ def test_without_redis_and_spool_no_delivery_is_stored(system: System, tmp_path:
 
 
 def test_a_group_has_all_small_deliveries_and_a_bounded_number_of_large_bytes(system: System) -> None:
-    small: Any = deque((None, one) for one in deliveries(system, 3))
-    event = small[0][1].event
+    few = deliveries(system, 3)
+    small, event = by_store(*few), few[0].event
     half = Delivery(event=replace(event, body=b"x" * (GROUP_BYTES // 2)), theirs="")
     large = by_store(half, half, half, half, half)
     assert [len(next_group(small, large, by_store())) for _ in range(4)] == [5, 2, 1, 0]
     batch = replace(half, event=event, rest=(half,) * 999)
     batches = by_store(batch, batch, batch)
-    assert [len(next_group(deque(), by_store(), batches)) for _ in range(4)] == [1, 1, 1, 0]
-    many: Any = deque((None, one) for one in deliveries(system, 1)) * 300
-    group = next_group(many, by_store(half, half), by_store(batch))
+    assert [len(next_group(by_store(), by_store(), batches)) for _ in range(4)] == [1, 1, 1, 0]
+    group = next_group(by_store(*few * 100), by_store(half, half), by_store(batch))
     assert [one for _, one in group[-2:]] == [half, batch], "small ones cannot delay them for ever"
     assert len(group) == GROUP_SIZE
 
@@ -153,8 +152,28 @@ def test_large_deliveries_do_not_wait_for_batches_and_stores_take_turns(system: 
     one = Delivery(event=event, theirs="")
     batch, other = replace(one, rest=(one,) * 99), Delivery(event=replace(event, store="south"), theirs="")
     large, batches = by_store(one, one, other), by_store(*[batch] * 60, replace(other, rest=(one,)))
-    groups = [[found.event.store for _, found in next_group(deque(), large, batches)] for _ in range(3)]
+    groups = [[found.event.store for _, found in next_group(by_store(), large, batches)] for _ in range(3)]
     assert groups == [["north", "south", "north", "north"], ["south"], ["north"]]
+
+
+def test_small_deliveries_do_not_wait_for_all_those_of_another_store(system: System) -> None:
+    """Beside 800 connections of one store, those of another waited for up to half a second."""
+    event = deliveries(system, 1)[0].event
+    many, one = Delivery(event=event, theirs=""), Delivery(event=replace(event, store="south"), theirs="")
+    small = by_store(*[many] * 800, one)
+    assert one in [found for _, found in next_group(small, by_store(), by_store())]
+
+
+def test_small_batches_of_a_store_do_not_wait_for_large_ones_of_another_one_by_one(system: System) -> None:
+    """Beside batches of 100 of one store, 150 batches of two of another waited for three seconds."""
+    event = deliveries(system, 1)[0].event
+    one, other = Delivery(event=event, theirs=""), Delivery(event=replace(event, store="south"), theirs="")
+    batches = by_store(*[replace(one, rest=(one,) * 99)] * 9, *[replace(other, rest=(other,))] * 150)
+    sizes = [len(next_group(by_store(), by_store(), batches)) for _ in range(7)]
+    assert sizes == [1, 50, 1, 50, 1, 50, 1]
+    half = replace(other, event=replace(event, body=b"x" * (GROUP_BYTES // 2)))
+    large = by_store(*[replace(half, rest=(half,))] * 3)
+    assert [len(next_group(by_store(), by_store(), large)) for _ in range(3)] == [1, 1, 1], "their bytes count too"
 
 
 def by_store(*waiting: Delivery) -> Any:

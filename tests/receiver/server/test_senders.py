@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 from flask import Flask
 
-from receiver.server.flask_bridge import FlaskBridge
-from receiver.server.http_connection import sender_at
+from receiver.delivery.answers import Answer
+from receiver.delivery.sender_address import sender_at
+from receiver.server import turns
+from receiver.server.flask_bridge import MOST_OF_STORE, FlaskBridge
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import SMALL_BYTES, SharedTime, Turns
 
@@ -36,14 +39,14 @@ def test_an_address_tells_who_sends(address: str, sender: str) -> None:
 def test_senders_take_turns_however_many_requests_each_has(size: int) -> None:
     """Requests of 2,000 connections were served before that of a sender who has one: it waited for two seconds."""
     loop, done = asyncio.new_event_loop(), list[str]()
-    turns = Turns(loop)
+    work = Turns(loop)
 
     class Work:
         since = spent = 0.0
 
         def __init__(self, sender: str) -> None:
             self.sender = sender
-            turns.add(self, size)
+            work.add(self, size)
 
         def step(self) -> None:
             done.append(self.sender)
@@ -51,7 +54,7 @@ def test_senders_take_turns_however_many_requests_each_has(size: int) -> None:
     for sender in ["a"] * 100 + ["b"] * 2 + ["c"]:
         Work(sender)
     while len(done) < 103:
-        turns._run()
+        work._run()
     loop.close()
     assert done == ["a", "b", "c", "a", "b"] + ["a"] * 98
 
@@ -100,6 +103,27 @@ def test_a_sender_with_one_connection_pays_too_and_has_its_turn() -> None:
     assert done.count(MANY) in (5, 6, 7)
 
 
+def test_a_sender_whose_steps_take_long_waits_for_the_next_part_of_anothers_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between each two of the 55 parts of a delivery of 900 kB, steps of 40 ms of another sender were done: 5 s."""
+    now, lines = 1000.0, SharedTime(0.05)
+    monkeypatch.setattr(turns, "monotonic", lambda: now)
+    for _ in range(20):
+        lines.add(Step(MANY, 0.04), 0.0)
+    assert do(lines, 2) == [MANY, MANY], "it waits for no one while it is alone"
+    for _ in range(3):
+        lines.add(Step(FEW, 0.0005), 0.0)
+        assert do(lines, 1) == [FEW]
+        assert lines.take() is None
+        now += 0.005
+    now += 0.03
+    assert do(lines, 1) == [MANY], "it has waited for as long as its last step took"
+    assert lines.take() is None
+    now += 0.02
+    assert do(lines, 2) == [MANY, MANY], "the other one is no longer present"
+
+
 def test_large_debts_are_paid_at_once_where_all_have_some() -> None:
     """Turn by turn, finding the next of 1,000 senders took 130 ms."""
     lines = SharedTime()
@@ -122,8 +146,10 @@ def test_new_senders_delay_none_for_ever_and_leave_nothing_behind() -> None:
     assert not lines._lines
 
 
-def test_senders_take_turns_at_the_threads_of_flask() -> None:
-    """A proxy that asks whether the process is ready would wait for all requests of a flood otherwise."""
+@pytest.mark.parametrize("by", ["sender", "store"])
+def test_senders_and_stores_take_turns_at_the_threads_of_flask(by: str) -> None:
+    """A proxy that asks whether the process is ready would wait for all requests of a flood otherwise; and a store
+    behind a proxy, for the long batches of another."""
     app, may_go_on, answered = Flask("app"), threading.Event(), list[str]()
 
     @app.get("/")
@@ -134,14 +160,18 @@ def test_senders_take_turns_at_the_threads_of_flask() -> None:
     class Asking:
         def __init__(self, sender: str) -> None:
             self.sender = self.address = sender
+            self.state = "served"
 
         def answer(self, _: object) -> None:
-            answered.append(self.sender)
+            answered.append(self.address)
 
     async def ask() -> None:
         bridge = FlaskBridge(app, asyncio.get_running_loop(), threads=1)
-        for sender in [MANY] * 20 + [FEW]:
-            bridge.serve(Asking(sender), HttpRequest("GET", "/", 1, {"host": "a"}, b"", True))  # type: ignore[arg-type]
+        for one in [MANY] * 20 + [FEW]:
+            asking, store = Asking(one), ""
+            if by == "store":
+                asking.sender, store = "192.0.2.3", one
+            bridge.serve(asking, HttpRequest("GET", "/", 1, {"host": "a"}, b"", True), store)  # type: ignore[arg-type]
         may_go_on.set()
         async with asyncio.timeout(10):
             while len(answered) < 21:
@@ -149,3 +179,35 @@ def test_senders_take_turns_at_the_threads_of_flask() -> None:
 
     asyncio.run(ask())
     assert answered.index(FEW) == 2, "after the one in the thread and the one whose turn it was"
+
+
+def test_long_batches_of_a_store_that_would_wait_too_long_are_refused_at_once() -> None:
+    """On 1,000 connections of one store they left no place for other senders, for minutes."""
+    app, may_go_on, answered = Flask("app"), threading.Event(), list[Answer]()
+
+    served = 0
+
+    @app.post("/")
+    def wait() -> str:
+        nonlocal served
+        may_go_on.wait(10)
+        served += 1
+        return "done"
+
+    async def send() -> None:
+        bridge = FlaskBridge(app, asyncio.get_running_loop(), threads=1)
+        connection = SimpleNamespace(sender=MANY, address=MANY, answer=answered.append, state="served")
+        gone = SimpleNamespace(sender=MANY, address=MANY, answer=answered.append, state="served")
+        for store in ["north"] * (MOST_OF_STORE + 3) + ["south", "gone"]:
+            sender = gone if store == "gone" else connection
+            bridge.serve(sender, HttpRequest("POST", "/", 1, {"host": "a"}, b"", True), store)  # type: ignore[arg-type]
+        assert [one.status for one in answered] == [503, 503], "one is in the thread"
+        gone.state = "closing"
+        may_go_on.set()
+        async with asyncio.timeout(10):
+            while len(answered) < MOST_OF_STORE + 4:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(send())
+    assert [one.status for one in answered[2:]] == [200] * (MOST_OF_STORE + 2)
+    assert served == MOST_OF_STORE + 2, "that of a sender who is gone is not served"
