@@ -50,9 +50,11 @@ class RecordMap:
     """Whether amounts are in the currency's main unit (19.90) or whole numbers of its smallest unit (1990)."""
     decimals: Mapping[str, int] = field(default_factory=dict)
     """The decimals of minor units by currency, where the store differs from ISO 4217."""
+    unknown_store: str = ""
+    """The store, if this host's config lacks it: neither names nor units are known."""
 
     def __bool__(self) -> bool:
-        return bool(self.fields) or self.money != "major"
+        return bool(self.fields) or self.money != "major" or bool(self.unknown_store)
 
     def paths(self, kind: str, name: str) -> tuple[str, ...]:
         given = self.fields.get(kind, {}).get(name, name)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from receiver.contract.errors import StorehooksError
+from receiver.contract.errors import ConfigError, StorehooksError
 from receiver.contract.record_map import MISSING, RecordMap
 
 _ON = frozenset({"true", "yes", "on", "1", "enabled", "active", "live"})
@@ -67,7 +67,15 @@ class Record(Mapping[str, Any]):
         return value
 
     def value(self, name: str) -> Any:
-        """Return the JSON value of a property. RecordError says which config key to set if the field is missing."""
+        """Return the JSON value of a property. RecordError says which config key to set if the field is missing.
+
+        ConfigError says that the store is missing: a plugin may have runs fail for good for a field that is not there.
+        """
+        if self._map.unknown_store:
+            raise ConfigError(
+                f"store {self._map.unknown_store} is not in the config of this worker: neither names nor units of its "
+                "fields are known; add it on this host and send HUP, or read event.data"
+            )
         found = self._map.read(self.kind, name, self._raw)
         if found is not MISSING:
             return found

@@ -94,11 +94,12 @@ class BulkWork:
             run, group, store = fields or (None, None, b"")
             # One without a run and a store has succeeded, and was moved to the history since.
             damaged += run is None and store is not None
-            waiting += run is not None and status_of(as_text(run).partition(" ")[0]) not in ENDED
+            waiting += run is not None and not group and status_of(as_text(run).partition(" ")[0]) not in ENDED
             failed += bool(group)
         first = counted(len(action.tried), "run")
         if failed:
-            self._end(action, BulkState.HALTED, f"{failed} of the first {first} failed again")
+            open_ = f", and {waiting} had not ended yet" if waiting else ""
+            self._end(action, BulkState.HALTED, f"{failed} of the first {first} failed again{open_}")
         elif damaged:
             self._end(action, BulkState.HALTED, f"the records of {damaged} of the first {first} are damaged")
         elif not waiting:

@@ -104,11 +104,19 @@ class HistoryMoves(ServerUser):
 
     def past(self, event_ids: Sequence[str]) -> list[str]:
         """Those of the events that Redis does not have: there is only a mark, or nothing."""
+        return self._with_field(event_ids, "store", False)
+
+    def marked(self, event_ids: Sequence[str]) -> list[str]:
+        """Those of the events of which there is a mark that they were moved."""
+        return self._with_field(event_ids, "moved", True)
+
+    def _with_field(self, event_ids: Sequence[str], field: str, wanted: bool) -> list[str]:
+        """Those whose key has a field, or has not; neither if it is damaged."""
         pipeline = self.client.pipeline(transaction=False)
         for event_id in event_ids:
-            pipeline.hexists(keys.EVENT + event_id, "store")
+            pipeline.hexists(keys.EVENT + event_id, field)
         replies = pipeline.execute(raise_on_error=False)
-        return [event_id for event_id, found in zip(event_ids, replies, strict=True) if found is False]
+        return [event_id for event_id, has in zip(event_ids, replies, strict=True) if has is wanted]
 
     def restore(self, events: Iterable[WholeEvent]) -> int:
         """Write past events back, settled, so that they can be replayed. Returns how many were not here."""

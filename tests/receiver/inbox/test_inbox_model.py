@@ -668,6 +668,7 @@ class InboxMachine(RuleBasedStateMachine):
         lapsed = set(self.client.zrange(keys.LEASED, 0, 1, byscore=True))
         mine = {run.item.encode() for run in self.leased}
         assert not lapsed & mine
+        self.inbox.renew(self.leased)  # on a slow machine they would lapse by themselves
         self.housekeeping.tick()
         self.stale += self.crashed
         self.crashed = []

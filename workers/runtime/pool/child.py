@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from receiver import logs
 from receiver.config import Config
 from receiver.contract.event import Event
+from receiver.contract.record_map import RecordMap
 from receiver.contract.redaction import without_payload
 from receiver.inbox import Run, connect_to
 from receiver.inbox.effect_store import EffectStore, EffectStoreAway
@@ -171,7 +172,6 @@ class RunExecutor:
         self._clients: dict[str, Client] = {}
         self._plugins: list[LoadedPlugin] = []
         self._handlers: dict[str, LoadedHandler] = {}
-        self._record_maps = {store: config.record_map(store) for store in config.known_stores}
         self._coroutines = CoroutineRunner()
         self._span_of, self._export_spans = configured_spans(self._redis)
         self._error: BaseException | None = None
@@ -271,7 +271,8 @@ class RunExecutor:
 
     def _event_of(self, run: Run) -> Event:
         """The run's event, with the record map of its store as it is in the config now, and what is merged into it."""
-        record_map = self._record_maps.get(run.event.store)
+        known = self._config.record_map(run.event.store)
+        record_map = RecordMap(unknown_store=run.event.store) if known is None else known
         if not record_map and not run.merged:
             return run.event
         return replace(run.event, record_map=record_map, merged=run.merged)

@@ -32,13 +32,20 @@ class SharedLease:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _NUMBER.size)
 
-    def renewed(self, asked: float) -> None:
-        """All leases that the worker holds were renewed, or made, by a call that began at this time."""
+    def renewed(self, asked: float) -> bool:
+        """All leases that the worker holds were renewed, or made, by a call that began at this time. Returns whether
+        the time before has passed: then child processes may have ended because of it."""
+        before = self._valid_until
         _NUMBER.pack_into(self._memory, 0, asked + LEASE_MS / 1000 - SAFETY)
+        return before <= lease_clock()
+
+    @property
+    def _valid_until(self) -> float:
+        return float(_NUMBER.unpack_from(self._memory)[0])
 
     @property
     def seconds_left(self) -> float:
-        return float(_NUMBER.unpack_from(self._memory)[0]) - lease_clock()
+        return self._valid_until - lease_clock()
 
     @property
     def has_ended(self) -> bool:

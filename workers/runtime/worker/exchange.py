@@ -74,6 +74,7 @@ class InboxExchange:
         self._claim_again_at: float | None = None
         """When a claim may find work: a limit opens, or the pause after several runs of each order key is over."""
         self._pauses = False
+        """Whether the last claim brought several runs of each order key, and the pause after it is not over."""
         self._unreachable_until = 0.0
         self._outage = ServerOutage(log)
 
@@ -124,14 +125,16 @@ class InboxExchange:
 
     def listen(self) -> None:
         """Wait for a wake-up, if this worker could take work and does not expect any."""
-        if self._wants_work and not self.expects_work and not self._pauses:
+        if not self.expects_work and not self._pauses and self._wants_work:
             self._wake_ups.arm()
 
     def read_wake_up(self, listener: WakeUpListener) -> None:
         job = listener.read()
         if job is None:
             return
-        self.expects_work = True  # also after another program's job: while that was in the queue, it got no wake-up
+        # Also after another program's job: while that was in the queue, it got no wake-up. In a pause it claims soon
+        # anyway, and most often its own claim has woken it, for events of the same keys.
+        self.expects_work = self.expects_work or not self._pauses
         if job != listener.wake_up:
             self.report_foreign_jobs()
 

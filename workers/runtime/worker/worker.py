@@ -42,7 +42,6 @@ HEARTBEAT_EVERY = 5.0
 FAILURES_EVERY = 1.0
 RELEASE_AFTER = 5.0
 """Seconds that a claimed run may wait here for a child process before it is released."""
-"""A reload may remove a handler while one of its runs is under way."""
 VALIDATE_AGAIN_EVERY = 5.0
 """Seconds between two tries while a plugin on disk cannot be loaded as it was validated."""
 ONE_AT_A_TIME = LimitSettings(concurrency=1)
@@ -196,8 +195,9 @@ class Worker(RegisteredWorker):
         unwritten = [run for run in self._exchange.unwritten if run.order_key]
         held, asked = [*self._pool.runs(), *self._waiting, *unwritten], lease_clock()
         lost = self._exchange.try_at_server(lambda: self._exchange.inbox.renew(held)) if held else None
-        if lost is not None:
-            self._pool.lease.renewed(asked)
+        if lost is not None and self._pool.lease.renewed(asked):
+            # Too late for ordered runs: their child processes have ended, or end now. These runs have not failed.
+            lost |= {run.item for run in self._pool.under_way if run.order_key}
         if lost:
             log.warning("leases lost", runs=len(lost))
             self._pool.kill_runs(lost)

@@ -6,17 +6,23 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
 from receiver.inbox import Run
+from receiver.inbox.leases import LEASE_MS
 from receiver.inbox.model import StoredEvent
 from receiver.inbox.outcomes import RunResult
 from tests.support.harness import System, eventually
 from workers.plugins.plugin_code import ValidatedCode
 from workers.plugins.validation_process import ValidationProcess
-from workers.runtime.pool.lease_guard import lease_clock
+from workers.processes import wait_for_exit
+from workers.runtime.pool.lease_guard import SAFETY, lease_clock
 from workers.runtime.pool.pool import ChildPool
+from workers.runtime.worker.worker import Worker
 
 SLOW = """
 import os, time
@@ -39,19 +45,19 @@ def runs_of(*ids: str) -> list[Run]:
 
 @contextmanager
 def pool_at_work(
-    system: System, runs: list[Run], monkeypatch: pytest.MonkeyPatch, *, lease: bool = False
+    system: System, runs: list[Run], monkeypatch: pytest.MonkeyPatch, *, lease: float = 0
 ) -> Iterator[ChildPool]:
-    """A pool whose one child process is busy with the first of these runs; `lease` is needed for ordered ones."""
+    """A pool whose one child process is busy with the first of these runs; ordered ones need a lease, in seconds."""
     pool = ChildPool(system.config, ValidationProcess(system.config).result().code, 1)
-    if lease:
-        pool.lease.renewed(lease_clock() + 60)
     try:
         monkeypatch.setattr(logging.root, "handlers", [])  # a child process closes the files that pytest writes to
         pool.fill()
         eventually(lambda: pool.poll() and pool.idle, 20, what="the child process is ready")
         (process,) = pool.idle_with("shop.greet")
+        pool.lease.renewed(lease_clock() + lease - LEASE_MS / 1000 + SAFETY)
         process.give(runs)
-        eventually((system.folder / f"begun-{runs[0].stored.id}").exists)
+        begun = system.folder / f"begun-{runs[0].stored.id}"
+        eventually(lambda: begun.exists() or (lease and pool.lease.has_ended))
         yield pool
     finally:
         pool.close()
@@ -94,6 +100,22 @@ def test_the_leases_of_runs_just_taken_back_are_still_renewed_and_can_be_lost(
         ended, returned = results_of(pool)
     assert [result.ending for _, result in ended] == ["stopped"]
     assert [run.item for run in returned] == ["c|shop.greet"]
+
+
+def test_an_ordered_run_that_ended_with_its_lease_is_lost_also_if_the_lease_is_renewed_before_that_is_noticed(
+    make_system: Callable[..., System], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as a failed attempt, and as the eighth it was retried after hours: Redis had not answered for 3 s."""
+    runs = [replace(run, order_key="k") for run in runs_of("a", "b")]
+    with pool_at_work(make_system(plugin=SLOW), runs, monkeypatch, lease=0.5) as pool:
+        (process,) = pool.children.values()
+        assert wait_for_exit(process.pidfd, 10)
+        server = Mock(inbox=Mock(renew=lambda _: set()), unwritten=[], try_at_server=lambda call: call())
+        waiting = MagicMock(__iter__=lambda _: iter(()))
+        Worker._renew_leases(cast(Worker, SimpleNamespace(_pool=pool, _exchange=server, _waiting=waiting)))
+        ended, returned = results_of(pool)
+    assert [(run.item, result.ending) for run, result in ended] == [(run.item, "lost") for run in runs]
+    assert returned == []
 
 
 SHUTS_DOWN = """
@@ -158,7 +180,7 @@ def test_the_rest_of_an_order_key_is_not_begun_if_its_first_run_has_not_ended_fo
         for n, (run, key) in enumerate(zip(runs_of(first, "a", "other", "b"), "kkjk", strict=True))
     ]
     system = make_system(plugin=RETRIES)
-    with pool_at_work(system, runs, monkeypatch, lease=True) as pool:
+    with pool_at_work(system, runs, monkeypatch, lease=60) as pool:
         ended, _ = results_of(pool)
     assert [str(result.ending) for _, result in ended] == endings
     assert ended[2][1].detail["result"] == 2, "its fence"
@@ -170,7 +192,7 @@ def test_a_batch_ends_if_the_lease_of_one_ordered_run_in_it_is_lost(
 ) -> None:
     """Another worker may begin that one as soon as those before it have ended."""
     runs = [replace(run, order_key="k") for run in runs_of("a", "b", "c")]
-    with pool_at_work(make_system(plugin=SLOW), runs, monkeypatch, lease=True) as pool:
+    with pool_at_work(make_system(plugin=SLOW), runs, monkeypatch, lease=60) as pool:
         pool.kill_runs({"b|shop.greet"})
         ended, returned = results_of(pool)
     assert [result.ending for _, result in ended] == ["lost"] * 3

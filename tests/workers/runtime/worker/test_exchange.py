@@ -49,6 +49,9 @@ def test_work_is_expected_after_a_claim_unless_it_brought_several_runs_of_each_o
     assert exchange.expects_work == expects
     exchange.listen()
     assert not armed
+    wake_up: Any = SimpleNamespace(read=lambda: b"wake-default", wake_up=b"wake-default")
+    exchange.read_wake_up(wake_up)
+    assert exchange.expects_work == expects, "most often its own claim has woken it"
     assert exchange.seconds_until_due() <= (0 if expects else SAME_KEYS_PAUSE)
 
 
