@@ -22,7 +22,7 @@ from workers.history.configured_history import open_history
 
 PAGE = (ROOT / "docs/backup.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
-SPOOL, REDIS, HISTORY, RESTORE, LOOK = range(5)
+FOLDERS, SPOOL, REDIS, HISTORY, RESTORE, LOOK = range(6)
 PLUGIN = """
 from pathlib import Path
 from workers import Router
@@ -45,15 +45,6 @@ def pay(event, ctx):
 def greet(event, ctx):
     note(event)
 """
-REDIS_CLI = """#!{python}
-import sys
-from redis import Redis
-path, *command = sys.argv[2:]
-answer = Redis(unix_socket_path=path).execute_command(*command)
-text = answer if isinstance(answer, dict) else {{"": answer}}
-print("\\n".join(f"{{name}}:{{value}}" for name, value in text.items()))
-"""
-"""What the page uses of redis-cli, for a machine without one."""
 NAMES = {
     "settled": "settled before the backup",
     "spooled": "in the spool when it was copied, settled before Redis was",
@@ -77,11 +68,6 @@ class Drill:
         """By kind: the deliveries that were answered 2xx, as the log of a store has them."""
         self.runs_file = folder / "runs.txt"
         self.runs_file.touch()
-        (folder / "bin").mkdir()
-        if not shutil.which("redis-cli"):
-            shim = folder / "bin/redis-cli"
-            shim.write_text(REDIS_CLI.format(python=sys.executable))
-            shim.chmod(0o755)
         self.server, self.system = self.installation()
 
     def installation(self) -> tuple[Server, System]:
@@ -93,21 +79,22 @@ class Drill:
         return server, System(self.folder, server.url, plugin=plugin, more=more)
 
     def follow(self, block: int) -> str:
-        """Run a block of the page, as a person would."""
+        """Run a block of the page, as a person would in a shell that knows the folders."""
+        commands = BLOCKS[FOLDERS] + BLOCKS[block]
         environ = {
             **os.environ,
-            "PATH": f"{self.folder / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin",
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
             "STOREHOOKS_CONFIG": str(self.system.config_file),
         }
         done = subprocess.run(
-            ["/bin/sh", "-e", "-c", BLOCKS[block]],
+            ["/bin/sh", "-e", "-c", commands],
             capture_output=True,
             text=True,
             cwd=self.folder,
             env=environ,
             check=False,
         )
-        assert done.returncode == 0, f"{BLOCKS[block]}\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"{commands}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def send(self, kind: str, topic: str, many: int) -> None:
@@ -158,6 +145,8 @@ def back_up(drill: Drill) -> None:
     drill.send("failed", "order.paid", 3)
     drill.send("open", "customer.created", 5)
     drill.wait_until_handled("settled", "failed")
+    drill.follow(SPOOL)
+    assert not list((drill.folder / "data").glob("spool*")), "a copy of no spool made one, which is not the receiver's"
     history = open_history(system.config, system.client)
     eventually(lambda: history.sizes().events >= 40, 60, what="settled events are in the history")
     drill.server.kill()
@@ -168,6 +157,24 @@ def back_up(drill: Drill) -> None:
     eventually(lambda: system.client.zcard(keys.LEASED) == 0)
     drill.follow(REDIS)
     drill.follow(HISTORY)
+
+
+def test_a_host_without_a_spool_keeps_its_newer_files(drill: Drill) -> None:
+    data, kept = drill.folder / "data", drill.folder / "data/keyring.json"
+    (data / "history").mkdir(mode=0o700)
+    (data / "history/place").write_text("here")
+    kept.write_text("learned before the backup")
+    (data / "known_data").write_text("before")
+    for block in (SPOOL, REDIS, HISTORY):
+        drill.follow(block)
+    assert not list((data / "history").glob("*.sqlite"))
+    kept.write_text("learned since")
+    (data / "known_data").unlink()
+    drill.server.kill()
+    shutil.rmtree(data / "redis")
+    drill.follow(RESTORE)
+    assert (kept.read_text(), (data / "known_data").read_text()) == ("learned since", "before")
+    drill.server.start()
 
 
 def lose(drill: Drill) -> None:

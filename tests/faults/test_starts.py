@@ -145,6 +145,7 @@ def test_hup_at_any_moment_of_a_start_is_one_reload_after_it(
     eventually(lambda: children_of(process.pid))
     assert process.alive
     assert "killed by SIGHUP" not in process.output()
+    process.stop(within=45)  # gunicorn first waits 8 s for a web process that was asked to end before it could listen
 
 
 def test_hup_ends_no_process_that_does_not_read_the_config(make_system: Callable[..., System]) -> None:

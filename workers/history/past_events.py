@@ -30,6 +30,10 @@ class HistoryError(StorehooksError):
     """The database cannot be used: it is away, full, read-only, too slow, damaged, or of a newer version."""
 
 
+class HistoryElsewhere(HistoryError):
+    """Another host has the files."""
+
+
 class Position(NamedTuple):
     """A place in the order of past events: a search goes on with the events before it."""
 

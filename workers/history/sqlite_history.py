@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from workers.history.event_filter import EventFilter
-from workers.history.past_events import HistoryDatabase, HistoryError, HistorySizes, NotMoved, PastEvent, Position
+from workers.history.past_events import (
+    HistoryDatabase,
+    HistoryElsewhere,
+    HistoryError,
+    HistorySizes,
+    NotMoved,
+    PastEvent,
+    Position,
+)
 from workers.history.payload_search import body_may_match
 from workers.history.row_format import COLUMNS, compressed, day_of, decompressed, event_of, row_of, searched
 
@@ -248,7 +256,7 @@ class SqliteHistory(HistoryDatabase):
                 _create_once(path, secrets.token_hex(8))
             place = path.read_text() if path.exists() else "none"
         if host := self._other_host(place, claim):
-            raise HistoryError(
+            raise HistoryElsewhere(
                 f'the files of the history are on {host}, and [history] url = "sqlite" is for one host: set the URL of '
                 f"a PostgreSQL server on every host, or if that host is gone: storehooks hosts forget {host}"
             )

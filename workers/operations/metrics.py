@@ -135,7 +135,7 @@ class MetricsCollector(Collector):
         )
         yield _gauge(
             "storehooks_handler_runs",
-            "Runs that are ready to begin, will be retried, or have failed.",
+            "Runs that may begin now, are open after a failed attempt (also if due), or have failed for good.",
             {(row.name, state): getattr(row, state) for row in rows for state in ("ready", "retrying", "failed")},
             "handler",
             "state",

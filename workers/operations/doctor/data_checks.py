@@ -85,8 +85,17 @@ def check_history(facts: Facts) -> Iterator[Finding]:
     if facts.inbox is None or facts.config.history_url == "off":
         return
     name = "sqlite" if facts.config.history_url == "sqlite" else "postgresql"
+    if facts.host.history_files and name != "sqlite":
+        text = f"{facts.host.data_dir}/history has past events of the SQLite history that was used before"
+        reach = "they are not found, not erased and not removed by age"
+        yield warn(
+            "history", text, reach, fix="import them (docs/history.md, From SQLite to PostgreSQL), and delete it"
+        )
     moves, unmoved = facts.inbox.moves, counted(facts.inbox.unmoved, "settled event")
-    if moves is None:
+    if facts.inbox.history_elsewhere:
+        text = "commands on this host show only events in Redis, and its housekeeper moves none"
+        yield warn("history", f"{name}: {facts.inbox.history_elsewhere}", text)
+    elif moves is None:
         if facts.inbox.unmoved:
             yield warn("history", f"no housekeeper reports that it moves events, and {unmoved} should be moved")
     elif moves.fault:

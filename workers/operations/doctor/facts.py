@@ -82,6 +82,8 @@ class InboxFacts:
     """How moving events to the history went last; None if no housekeeper has reported."""
     unmoved: int = 0
     """Settled events that should be in the history, but are in Redis."""
+    history_elsewhere: str = ""
+    """Why this host cannot use the history, if another one has its files."""
     unreadable: int = 0
     """How many of `failed` are deliveries that could not be read."""
     ending: EndingFailures = field(default_factory=EndingFailures)
@@ -119,6 +121,8 @@ class HostFacts:
     spool_fault: str = ""
     web_runs: bool = False
     """Whether a web process runs on this host, although it may not answer."""
+    history_files: int = 0
+    """Files of an SQLite history in the data directory."""
     open_to_others: tuple[str, ...] = ()
     """Files of the data directory that other users may read or change."""
     exposed: tuple[str, ...] = ()

@@ -36,6 +36,8 @@ from receiver.inbox.redis.server_state import read_state
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.process.start_checks import open_to_others
 from receiver.spool import Refusals, StoreRefusals, open_existing_refusals
+from workers.history.configured_history import open_history
+from workers.history.past_events import HistoryElsewhere, HistoryError
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
 from workers.operations.host_spools import find_hosts, is_web_running, read_spool, write_refusal
 from workers.operations.release import ReleaseCheck
@@ -107,6 +109,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         footprint = ask(lambda: activity.footprint(counters.result().stores, recent=recent))
         history = HistoryMoves(client)
         moves, unmoved = ask(history.report), ask(history.waiting, age=after + UNMOVED_SECONDS)
+        elsewhere = ask(_history_elsewhere, client, config)
         housekeeper, heartbeats = ask(_housekeeper, activity), ask(_heartbeats, activity)
         notices, loops = ask(data_notices, client), ask(suspected_loops, client)
         failures = FailureQueries(client)
@@ -150,8 +153,19 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         learned={store: len(secrets) for store, secrets in learned.result().items()},
         moves=moves.result() if has_history else None,
         unmoved=unmoved.result() if has_history else 0,
+        history_elsewhere=elsewhere.result(),
         damaged=tuple(find_damaged_keys(client, config.stores)),  # last: it also returns what the others have found
     )
+
+
+def _history_elsewhere(client: PartialReader, config: Config) -> str:
+    """Only SQLite's files belong to one host. Any other fault is the mover's to report: it may be this user's alone."""
+    try:
+        if config.history_url == "sqlite" and (history := open_history(config, client)):
+            history.events(())
+    except HistoryError as error:
+        return str(error) if isinstance(error, HistoryElsewhere) else ""
+    return ""
 
 
 def _heartbeats(activity: HealthQueries) -> tuple[datetime, tuple[Heartbeat, ...]]:
@@ -204,6 +218,7 @@ def host_facts(config: Config, last_events: Mapping[str, datetime]) -> HostFacts
         exposed=tuple(_exposed(config)),
         open_to_others=tuple(map(str, open_to_others(folder))),
         web_runs=is_web_running(folder),
+        history_files=len(list((folder / "history").glob("*.sqlite"))),
     )
     try:
         refusals = open_existing_refusals(folder)

@@ -22,9 +22,9 @@ SEVERAL_REFUSALS, REFUSING_SECONDS = 3, 60.0
 """Fewer refusals, or all within a shorter time, are no failure: any sender can cause them with wrong signatures."""
 NO_ANSWER = ApiFacts("late")
 FOLD = 20
+"""More stores than this with the same finding share one line."""
 MANY_REUSED = 10
 """From one event in so many whose delivery id an earlier one has, the id is probably not that of a delivery."""
-"""More stores than this with the same finding share one line."""
 
 
 def check_stores(facts: Facts) -> Iterator[Finding]:

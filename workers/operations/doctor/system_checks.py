@@ -103,6 +103,7 @@ def check_server(facts: Facts) -> Iterator[Finding]:
 def _effect_of_fault(facts: Facts) -> str:
     """For this host. Others may reach the server."""
     fault, usable = facts.server.fault, _uses_spool(facts) and _is_usable(facts.host)
+    usable = usable and not any(web.stores_in == "nowhere" for web in facts.web)  # it knows better than this user
     web = "stores deliveries in the spool" if usable else "answers every delivery with 503"
     if fault and fault.only_workers:
         return "workers do not start, so do not restart them; those that run find new events late"

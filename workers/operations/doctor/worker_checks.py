@@ -59,7 +59,8 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
     ]
     if not any(problem.level == "fail" for problem in [*absent, *problems]):
         names = {handler.details["plugin"] for handler in plugins.handlers}
-        yield ok("handlers", f"{counted(len(plugins.handlers), 'handler')} of {some(sorted(names))}, loaded and valid")
+        handlers = counted(len(plugins.handlers), "handler")
+        yield ok("handlers", f"{handlers} of {some(sorted(names))}, valid in this config")
     yield from problems
 
 

@@ -20,7 +20,7 @@ from receiver.inbox.redis.connecting import server_ms
 from receiver.inbox.redis.data_format import format_fault
 from receiver.inbox.redis.server_state import is_nearly_full
 from receiver.inbox.transferred_data import Brought, KeptValue, OtherCounts, Transfer
-from workers.history.past_events import HistoryDatabase
+from workers.history.past_events import HistoryDatabase, PastEvent
 from workers.operations.all_events import AllEvents
 from workers.operations.transfer import export_file
 from workers.operations.transfer.export_file import ExportEnd, ExportHeader
@@ -58,6 +58,7 @@ class DataImporter:
         self._client, self._history, self._config = client, history, config
         self._keyring, self._passphrase = keyring, passphrase
         self._transfer, self._moves, self._people = Transfer(client), HistoryMoves(client), Administration(client)
+        self._is_history_checked = False
         self._data = self._export = ""
         self._brought = 0
         """Up to which line this export was imported before."""
@@ -123,24 +124,41 @@ class DataImporter:
         brought = Brought(self._export, number)
         if events:
             self._require_memory()
-            past = self._in_history(events)
+            past, written = self._in_history(events)
             wanted = [one for one in events if (one.id, one.accepted_at) not in past]
-            new = sum(self._transfer.import_events(self._data, wanted, brought))
+            new = written + sum(self._transfer.import_events(self._data, wanted, brought))
             self.results["new"] += new
             self.results["known"] += len(events) - new
         if values:
             self.results["values"] += self._transfer.import_values(values, brought)
 
-    def _in_history(self, events: Sequence[WholeEvent]) -> set[tuple[str, int]]:
+    def _in_history(self, events: Sequence[WholeEvent]) -> tuple[set[tuple[str, int]], int]:
         """Those of the events that this server has moved to its history. Their marks in Redis may have expired.
 
-        One with effects that are not done here goes back to Redis, where they are added.
+        One with effects that are not done here goes back to Redis, where they are added. One of which there is a mark
+        and no more was moved to another database, which was the history before: it is written to the one of now, and
+        the second result is how many of these there were.
         """
         absent = self._moves.past([one.id for one in events]) if self._history else ()
-        past = {one.id: one for one in self._history.events(absent)} if self._history and absent else {}
+        if not self._history or not absent:
+            return set(), 0
+        past = {one.id: one for one in self._history.events(absent)}
+        moved = set(self._moves.marked([one for one in absent if one not in past]))
+        found = self._write_to_history([PastEvent(*one) for one in events if one.id in moved and one.settled_at])
         lacking = {one.id for one in events if one.id in past and _done(one.once) - _done(past[one.id].once)}
         AllEvents(self._client, self._history).bring_back(lacking)
-        return {(one.id, one.accepted_at) for one in past.values() if one.id not in lacking}
+        return {(one.id, one.accepted_at) for one in (past | found).values() if one.id not in lacking}, len(found)
+
+    def _write_to_history(self, events: Sequence[PastEvent]) -> dict[str, PastEvent]:
+        """Returns those that were written: a database may be unable to store one."""
+        assert self._history
+        if not events:
+            return {}
+        if not self._is_history_checked:
+            self._history.check()
+            self._is_history_checked = True
+        refused = {one.id for one in self._history.write(events)}
+        return {one.id: one for one in events if one.id not in refused}
 
     def _require_memory(self) -> None:
         info = self._client.info("memory")

@@ -347,6 +347,24 @@ def test_the_history_check(facts: Facts, moves: MoveReport | None, unmoved: int,
     assert as_lines(data_checks.check_history(with_inbox(facts, moves=moves, unmoved=unmoved))) == [], "it is off"
 
 
+def test_files_of_the_history_before_are_named(facts: Facts) -> None:
+    settings = facts.config.history.model_copy(update={"url": "postgresql://db/hooks"})
+    host = replace(facts.host, history_files=2)
+    now = replace(facts, config=facts.config.model_copy(update={"history": settings}), host=host)
+    warning, _ = as_lines(data_checks.check_history(with_inbox(now, moves=MoveReport())))
+    assert warning.startswith("warn history: /srv/data/history has past events of the SQLite history that was used")
+    (line,) = as_lines(data_checks.check_history(with_history(replace(facts, host=host), moves=MoveReport())))
+    assert line.startswith("ok history: sqlite"), "they are its own"
+
+
+def test_a_host_that_has_not_the_files_of_the_history_is_told_although_another_moves_events(facts: Facts) -> None:
+    elsewhere = with_history(facts, moves=MoveReport(), history_elsewhere="the files of the history are on b:/data")
+    (line,) = as_lines(data_checks.check_history(elsewhere))
+    assert line.startswith(
+        "warn history: sqlite: the files of the history are on b:/data / commands on this host show only"
+    )
+
+
 # Disk, spool and public URLs
 
 
@@ -450,6 +468,13 @@ def test_only_a_fault_that_lets_web_start_leaves_deliveries_in_the_spool(facts: 
         "web and worker do not start on this host, so do not restart them; a web process that runs already stores"
         in lines[1]
     )
+
+
+def test_a_web_process_that_says_that_it_cannot_store_is_believed(facts: Facts) -> None:
+    away = ServerFacts(address="a", fault=ServerFault("it does not answer", "start it", temporary=True))
+    web = (WebFacts("u", stores_in="nowhere"),)
+    line = only_line(system_checks.check_server(replace(facts, server=away, inbox=None, web=web)))
+    assert "`storehooks web` on this host answers every delivery with 503" in line
 
 
 @pytest.mark.parametrize("host", [HostFacts("/srv/data", True, 1 << 20), HostFacts("/srv/data", True, GB, True)])

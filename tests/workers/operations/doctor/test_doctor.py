@@ -174,7 +174,7 @@ def test_the_web_process_is_asked_although_reading_redis_takes_all_the_time(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("delay", "level"), [(0.3, "warn"), (0.5, "fail")])
+@pytest.mark.parametrize(("delay", "level"), [(0.55, "warn"), (1.0, "fail")])
 def test_on_a_slow_link_doctor_is_quick_and_names_the_round_trip(
     make_system: Callable[..., System], own_redis: Server, monkeypatch: pytest.MonkeyPatch, delay: float, level: str
 ) -> None:
@@ -187,13 +187,15 @@ def test_on_a_slow_link_doctor_is_quick_and_names_the_round_trip(
     proxy.delay = delay
     monkeypatch.setattr(worker_checks, "HEARTBEAT_TIMEOUT", 7.0)  # it beats every five
     far = make_system(url=proxy.url)
+    with_long_timeout = far.config_file.read_text().replace("[redis]", '[redis]\ntimeout = "1s"')
+    far.config_file.write_text(with_long_timeout)  # a busy machine adds a tenth of a second or two to each round trip
     started = time.monotonic()
     report = doctor(far.config_file, "--json")
     took = time.monotonic() - started
     proxy.close()
     (server,) = [one for one in report.findings if one["check"] == "server"]
     assert server["level"] == level, server
-    assert re.search(r"takes [3-9]\d\d ms.* timeout is 500 ms", server["text"])
+    assert re.search(r"takes 1?\d\d\d ms.* timeout is 1000 ms", server["text"])
     workers = [one["level"] for one in report.findings if one["check"] == "workers"]
     assert workers == (["ok"] if level == "warn" else []), report.findings
     assert took < 18, f"{took:.1f} s"
@@ -270,7 +272,8 @@ def test_a_warning_exits_1_only_with_strict(installation: Installation) -> None:
         assert report.code == 0, report.text
         assert re.search(r"^WARN  server +Valkey [0-9.]+, appendfsync everysec$", report.text, flags=re.M)
         assert "a power cut may lose the last second of accepted events" in report.text
-        assert "0 problems, 1 warning" in report.text
+        only_this = "0 problems, 1 warning"  # a busy machine may add one of its own for a moment
+        eventually(lambda: only_this in doctor(config).text, 60)
         assert doctor(config, "--strict").code == 1
 
 

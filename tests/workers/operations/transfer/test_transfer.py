@@ -23,7 +23,9 @@ from receiver.inbox.known_data import accept_data
 from receiver.inbox.transferred_data import Transfer
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import OTHER_SECRET, Server, System
+from tests.support.postgres import needs_postgres, postgres_server
 from workers.history.past_events import HistoryDatabase
+from workers.history.postgres_history import PostgresHistory
 from workers.history.sqlite_history import SqliteHistory
 from workers.operations.transfer import export_file
 from workers.operations.transfer.export_file import ExportEnd, ExportHeader
@@ -253,6 +255,39 @@ def test_past_events_are_imported_too_and_moved_there(system: System, other: Sys
     export(system, tmp_path / "again.gz", ours)
     assert import_into(other, tmp_path / "again.gz", theirs)["new"] == 0
     assert counts(other)["total"]["accepted"] == 2
+
+
+def test_past_events_go_from_one_history_to_another(system: System, tmp_path: Path) -> None:
+    """Only their marks are in Redis, and the new history has none of them."""
+    carry_to(SqliteHistory(tmp_path / "now"), system, tmp_path)
+
+
+@pytest.mark.full
+@needs_postgres
+def test_past_events_go_from_sqlite_to_postgresql(system: System, tmp_path: Path) -> None:
+    with postgres_server() as server:
+        now = PostgresHistory(server.new_database())
+        carry_to(now, system, tmp_path)
+        now.close()
+
+
+def carry_to(now: HistoryDatabase, system: System, tmp_path: Path) -> None:
+    before = SqliteHistory(tmp_path / "before")
+    before.check()
+    delivery = system.delivery()
+    event_id, recent = settle_delivery(system, delivery), settle(system)
+    assert Mover(system.client, before).move(age=0, known_for=3600, many=1).moved == 1
+    system.client.set(keys.DATA, "100")
+    total = counts(system)
+    export(system, tmp_path / "all.gz", before)
+    first = import_into(system, tmp_path / "all.gz", now)
+    assert (first["new"], first["known"]) == (1, 1)
+    assert now.event(event_id) == before.event(event_id)
+    assert now.event(recent) is None, "it is in Redis"
+    export(system, tmp_path / "again.gz", before)
+    assert import_into(system, tmp_path / "again.gz", now)["new"] == 0
+    assert counts(system) == total
+    assert system.inbox.accept([delivery])[0].status == "duplicate"
 
 
 def settle_delivery(system: System, delivery: Any) -> str:
