@@ -29,7 +29,7 @@ test: $(DEV)  ## the test suite; needs nothing but Python (ARGS="-n 0 -k name" p
 	@$(BIN)/python -m pytest -n $$(($$(nproc) * 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-full: $(DEV) $(DOCS)  ## the tests that need other programs: faketime, strace, openssl, postgresql, node, slowhttptest, chromium, promtool, nginx, caddy, haproxy, systemd; skipped where one is missing
-	@$(BIN)/python -m pytest -m full -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -m "full and not slow" -n 2 --dist loadfile $(ARGS)
 
 .PHONY: restore-drill
 restore-drill: $(DEV)  ## back up an installation, lose Redis, restore, and print what became of each delivery: docs/backup.md

@@ -114,9 +114,10 @@ Install it beside storehooks, and workers find it by its entry point:
 
     pip install .
 
-A wheel for other machines, in the folder `dist`; its version is in `pyproject.toml`:
+A wheel for other machines, in the folder `dist`. Build it in the environment of storehooks; its version is in
+`pyproject.toml`:
 
-    pip wheel --no-deps --wheel-dir dist .
+    python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .
 
 Or, while you write it, name its file in the config: `[workers] plugins = ["{folder}/{module}.py"]`.
 

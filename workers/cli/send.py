@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.config.values import is_loopback
 from receiver.contract.compose import Request
+from receiver.contract.diagnosis.formatting import span
 from receiver.contract.errors import ConfigError, ServerUnusable
 from receiver.contract.signing.grammar import Scheme
 from receiver.contract.topics import WILDCARDS, translate
@@ -110,7 +111,9 @@ def send(
         raise click.exceptions.Exit(1)
     same = f" --data {shlex.quote(data_file)}" if data_file else ""
     same += "".join(f" --set {shlex.quote(change)}" for change in changes)
-    output.next_command(f"storehooks send {topic} --store {name} --id {delivery_id}{same}  send it again: a duplicate")
+    brief = "" if config.known_stores[name].scheme.event.id else span(config.receiver.dedupe_window_unidentified)
+    again = "send it again: a duplicate" + (f" within {brief}, because its scheme has no id" if brief else "")
+    output.next_command(f"storehooks send {topic} --store {name} --id {delivery_id}{same}  {again}")
 
 
 # The topic

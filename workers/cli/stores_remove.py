@@ -54,7 +54,8 @@ def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json
     reload_processes(config, steps, no_reload)
     Administration(client).resume(store=name)  # a removed store cannot be resumed later
     if waiting:
-        steps.report("open_events", f"{waiting:,} will still be handled; ctx.api has no credentials for them", waiting)
+        without = "without ctx.api and the properties of event.record, which need the store's config"
+        steps.report("open_events", f"{waiting:,} will still be handled, {without}", waiting)
     steps.finish()
 
 

@@ -31,9 +31,10 @@ def topics(store: str | None, json_: bool) -> None:
     config = load_config()
     client = connect_reader(config)
     queries, handlers = EventQueries(client), Inbox(client).declarations().handlers
-    names = [choose_store(config, store)] if store else sorted(config.stores)
-    schemes = {name: config.known_stores[name].scheme for name in names}
-    rows = [row for name in names for row in sent_names(name, schemes[name], queries.event_names(name), handlers)]
+    chosen = choose_store(config, store) if store else ""
+    schemes = {name: one.scheme for name, one in sorted(config.known_stores.items()) if name in config.stores}
+    sent = [row for name in schemes for row in sent_names(name, schemes[name], queries.event_names(name), handlers)]
+    rows = [row for row in sent if chosen in ("", row.store)]
     LISTING.show([asdict(row) for row in rows], json_=json_)
     if json_:
         return
@@ -41,8 +42,8 @@ def topics(store: str | None, json_: bool) -> None:
         output.echo("\nSeen counts all events since the data in Redis began.")
     else:
         output.echo("no events received yet")
-    _show_unsent(list(unsent(handlers, rows)))
-    for name in names:
+    _show_unsent(list(unsent(handlers, sent)))
+    for name in [chosen] if chosen else schemes:
         show_reused_ids(name, queries.counters().stores.get(name, {}))
     output.next_command(
         "storehooks handlers  which handler takes which topics",

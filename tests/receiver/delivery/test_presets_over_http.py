@@ -189,6 +189,10 @@ def test_topics_show_the_stores_name_our_name_and_the_handlers(web: System) -> N
     shown = eventually(lambda: (out := web.run_cli("topics").stdout) and "products/update" in out and out)
     assert "product.updated  preset" in " ".join(shown.split("\n"))
     assert "erp.stock handles product.stock, which no store has sent; did you mean product." in shown
+    of_one = web.run_cli("topics", "--store", "shopify").stdout
+    assert [line for line in of_one.splitlines() if "no store" in line] == [
+        line for line in shown.splitlines() if "no store" in line
+    ], "what another store has sent was sent"
 
 
 def test_the_number_of_topic_names_of_a_store_is_bounded(make_system: Callable[..., System]) -> None:

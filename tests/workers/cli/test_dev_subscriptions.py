@@ -82,9 +82,16 @@ class ManagedDev:
         return done.stdout
 
     def apply(self) -> None:
-        """Apply the plan, as soon as the housekeeper's check has let go of the store."""
+        """Apply the plan, as soon as a worker has declared its handlers and the housekeeper's check has let go of the
+        store."""
+        eventually(self.handlers_are_declared, WITHIN, what="a worker's handlers")
         command = ("subscriptions", "apply", "--yes", "--config", str(self.config))
         eventually(lambda: storehooks(*command).returncode == 0, WITHIN, what="an applied plan")
+
+    def handlers_are_declared(self) -> bool:
+        """Until then a plan deletes nothing."""
+        plan = storehooks("subscriptions", "plan", "--json", "--config", str(self.config))
+        return bool(json.loads(plan.stdout)["stores"][0]["wanted"])
 
     def save(self, old: str = "", new: str = "") -> None:
         """Save config.toml, with a change or only with another comment, and wait until `dev` has reloaded it."""
