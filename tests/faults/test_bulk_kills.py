@@ -81,7 +81,7 @@ def test_each_run_is_replayed_once_whatever_is_killed(tmp_path: Path, number: in
         )
 
 
-@pytest.mark.full
+@pytest.mark.timed
 def test_a_stop_in_the_console_ends_it_within_two_seconds(tmp_path: Path) -> None:
     with running_console(tmp_path, "housekeeper") as console:
         items = fail_many(console.system, 3_000)

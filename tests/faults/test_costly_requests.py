@@ -44,6 +44,7 @@ def costly(kind: str, corpus: Corpus) -> bytes:
     return corpus.signed(DEEP if kind == "deep signed bodies" else DENSE)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("longest", [LONGEST_WHEN_BUSY, pytest.param(LONGEST, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("kind", "count", "status"),
@@ -52,7 +53,7 @@ def costly(kind: str, corpus: Corpus) -> bytes:
         ("deep signed bodies", 120, "200"),
         ("dense signed bodies", 40, "200"),
         ("deep unsigned bodies at the common URL", 110, "401"),
-        pytest.param("store names at the common URL", 400, "401", marks=pytest.mark.full),
+        ("store names at the common URL", 400, "401"),
     ],
 )
 def test_row_30_costly_requests_delay_no_healthy_sender(

@@ -216,6 +216,7 @@ def test_a_disk_that_damages_every_file_gets_no_new_one_at_each_error(system: Sy
     assert len(events_files(system.config.data_dir)) == 2
 
 
+@pytest.mark.timed
 def test_a_delivery_does_not_wait_for_the_drain_of_a_damaged_file(system: System) -> None:
     """It began when there was no other file, and its row is found."""
     file = spool(system, [system.delivery()])

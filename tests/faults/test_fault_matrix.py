@@ -148,6 +148,7 @@ def test_row_12_a_lost_reply_to_accept_neither_loses_nor_doubles_the_event(proxi
 # Behind the queue
 
 
+@pytest.mark.timed
 def test_row_7_the_run_of_a_killed_child_process_is_repeated_within_two_seconds(
     make_system: Callable[..., System],
 ) -> None:

@@ -53,6 +53,7 @@ def test_the_soft_limit_is_raised_within_the_hard_one(system: System) -> None:
     assert limits_of(start_web(system, f"ulimit -Sn {LIMIT}")) == (min(DESCRIPTORS, hard), hard)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "kind", ["idle connections", pytest.param("trickles", marks=[pytest.mark.slow, pytest.mark.timeout(120)])]
 )

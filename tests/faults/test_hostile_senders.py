@@ -112,7 +112,7 @@ def command(kind: str, port: int) -> list[str]:
     return [str(SLOWHTTPTEST), *SLOW[kind], "-c", str(SENDERS), "-r", "400", "-l", seconds, "-u", address]
 
 
-@pytest.mark.full
+@pytest.mark.timed
 @pytest.mark.skipif(SLOWHTTPTEST is None, reason="slowhttptest is not installed (Debian: apt-get install slowhttptest)")
 @pytest.mark.parametrize("kind", [*SLOW, *FLOODS])
 def test_a_healthy_sender_beside_hostile_ones(system: System, kind: str) -> None:
@@ -121,7 +121,7 @@ def test_a_healthy_sender_beside_hostile_ones(system: System, kind: str) -> None
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     system.start("web")
     workers = children_of(system.processes[0].pid)
-    for _ in range(3):  # other tests run meanwhile, and can only make it slower
+    for _ in range(3):  # a busy machine can only make it slower
         alone = p99(system)
         attack = subprocess.Popen(command(kind, system.port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         try:
@@ -137,7 +137,7 @@ def test_a_healthy_sender_beside_hostile_ones(system: System, kind: str) -> None
     assert children_of(system.processes[0].pid) == workers, "no process was replaced"
 
 
-@pytest.mark.full
+@pytest.mark.timed
 def test_slow_deliveries_beside_a_crowd_of_one_address_are_not_refused_for_their_bytes(system: System) -> None:
     """The crowd's bodies arrive as evenly as these. Nearly all were answered 503."""
     system.start("web")

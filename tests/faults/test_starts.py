@@ -66,8 +66,9 @@ def test_a_process_that_starts_without_redis_waits_for_it(
     assert "restarting" not in system.log(process)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("process", ["supervisor", "worker", "housekeeper"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_process_that_waits_for_redis_ends_at_once_when_it_is_asked_to(
     make_system: Callable[..., System], process: str, number: signal.Signals
 ) -> None:

@@ -118,6 +118,7 @@ SOURCES = StoreIndex(
 )
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", COSTLY)
 @pytest.mark.parametrize("index", [INDEX, SOURCES], ids=["two keys", "a list and a form"])
 def test_the_costliest_bodies_are_scanned_in_a_short_time(kind: str, index: StoreIndex) -> None:

@@ -134,6 +134,7 @@ def test_many_who_ask_share_one_try_and_get_the_same_answer(
     assert tries <= took + 10, "one in a second, and each thread opens the file once"
 
 
+@pytest.mark.timed
 def test_who_asks_while_redis_hangs_holds_no_thread_that_others_need(
     make_system: Callable[..., System], own_redis: Server
 ) -> None:

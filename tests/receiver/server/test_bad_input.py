@@ -278,6 +278,7 @@ def all_answers(port: int, sent: bytes) -> bytes:
     return data
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("path", ["/webhooks/north", "/nowhere"])
 def test_a_body_in_thousands_of_chunks_is_read_quickly(web: System, path: str) -> None:
     """Once, each chunk copied all bytes after it."""
@@ -317,6 +318,7 @@ def slow_senders(port: int, count: int, first: bytes, drop: bytes) -> Iterator[l
             sender.close()
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("kind", "first", "drop"),
     [
@@ -366,6 +368,7 @@ def test_senders_that_never_read_do_not_stop_the_service(web: System) -> None:
         sender.close()
 
 
+@pytest.mark.timed
 def test_more_incomplete_requests_than_connections_do_not_delay_others(system: System) -> None:
     """A connection that times out for another lingers for its answer, but does not delay the other."""
     system.start(
@@ -375,6 +378,7 @@ def test_more_incomplete_requests_than_connections_do_not_delay_others(system: S
     assert_incomplete_requests_delay_no_other(system, count=100)
 
 
+@pytest.mark.timed
 def test_incomplete_requests_that_take_every_descriptor_do_not_delay_others(system: System) -> None:
     system.start("web")
     assert system.post(system.request()).status_code == 200

@@ -186,6 +186,7 @@ def by_store(*waiting: Delivery) -> Any:
 # A hanging server
 
 
+@pytest.mark.timed
 def test_a_hanging_server_delays_no_health_check_and_no_delivery_for_a_second(web: System, server: Server) -> None:
     assert web.post(web.request()).status_code == 200
     for _ in range(3):  # other tests run meanwhile, and can only make it slower

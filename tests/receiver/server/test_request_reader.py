@@ -238,6 +238,7 @@ def test_a_head_full_of_blanks_is_read_quickly(name: str, value: str) -> None:
     assert time.thread_time() - began < 1
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("content", [chunked(b"x" * 9_000, 1), chunked(b"\r\n\r\n" * 9_000, 4_000)])
 def test_a_costly_chunked_body_is_read_in_short_steps(content: bytes) -> None:
     """13,000 chunks of one byte once took 80 ms in one step."""

@@ -128,6 +128,7 @@ def test_each_file_has_a_format_number_of_its_own(tmp_path: Path) -> None:
             assert file.execute("PRAGMA user_version").fetchone() == (number,)
 
 
+@pytest.mark.timed
 def test_a_refused_delivery_that_is_being_written_delays_no_spooled_one(
     make_system: Callable[..., System], own_redis: Server
 ) -> None:

@@ -217,6 +217,7 @@ def test_rows_older_than_spool_age_are_reported_and_not_dropped(
     assert abs(oldest.received_at - long_ago.received_at) < timedelta(milliseconds=2)
 
 
+@pytest.mark.timed
 def test_row_11_a_black_hole_is_answered_in_under_a_second(make_system: Callable[..., System]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as hole:  # accepts connections and never answers
         system = make_system(url=f"redis://127.0.0.1:{hole.getsockname()[1]}")

@@ -159,6 +159,7 @@ def test_no_answer_is_retried(tmp_path: Path, target: Target) -> None:
         send(tmp_path, target.url)
 
 
+@pytest.mark.timed
 def test_an_answer_that_drips_ends_before_the_timeout_of_the_run(tmp_path: Path) -> None:
     took: list[float] = []
     while not took or (min(took) >= 1 and len(took) < 3):  # again, because other programs delay it too

@@ -160,6 +160,7 @@ def test_a_refused_connection_is_unreachable_and_not_sent() -> None:
     assert not caught.value.sent
 
 
+@pytest.mark.timed
 def test_a_slow_response_times_out_at_the_deadline(sandbox: SandboxRun) -> None:
     client = sandbox.client()
     client.products.get(1)

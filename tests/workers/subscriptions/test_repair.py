@@ -327,6 +327,7 @@ def test_the_record_of_a_store_can_be_deleted(shop: Shop) -> None:
     assert SubscriptionChecks(shop.system.client).last_results(["demo"]) == {}
 
 
+@pytest.mark.timed
 def test_a_housekeeper_stops_in_time_while_a_store_does_not_respond(shop: Shop) -> None:
     shop.misbehave(slow=1, slow_by="4s")
     config = replace_check(shop.system.config, 1.0)
@@ -382,6 +383,7 @@ def replace_check(config: Config, seconds: float) -> Config:
 # With a real worker and a real housekeeper
 
 
+@pytest.mark.timed
 def test_a_topic_added_by_a_new_plugin_is_subscribed_within_one_check(tmp_path: Path) -> None:
     every = 2.0
     with running_shop(tmp_path, "web", "worker", "housekeeper", check="2s", plugin=plugin("order.paid")) as shop:

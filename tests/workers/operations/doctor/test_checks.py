@@ -903,6 +903,7 @@ def test_the_same_finding_of_many_stores_is_reported_once(tmp_path: Path, facts:
     assert not_requested.startswith("warn stores: 970 APIs were not checked")
 
 
+@pytest.mark.timed
 def test_jobs_that_hang_are_abandoned_at_the_deadline() -> None:
     release = threading.Event()
     jobs: dict[str, Callable[[], int]] = {

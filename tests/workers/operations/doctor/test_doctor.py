@@ -173,7 +173,7 @@ def test_the_web_process_is_asked_although_reading_redis_takes_all_the_time(
     assert (found["level"], "answered in" in found["text"]) == ("ok", True), found
 
 
-@pytest.mark.full
+@pytest.mark.timed
 @pytest.mark.parametrize(("delay", "level"), [(0.55, "warn"), (1.0, "fail")])
 def test_on_a_slow_link_doctor_is_quick_and_names_the_round_trip(
     make_system: Callable[..., System], own_redis: Server, monkeypatch: pytest.MonkeyPatch, delay: float, level: str
