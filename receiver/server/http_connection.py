@@ -20,7 +20,7 @@ from typing import Literal, cast
 
 from receiver import logs
 from receiver.delivery.answers import Answer, protocol_error, to_bytes
-from receiver.delivery.sender_address import sender_at
+from receiver.delivery.sender_address import TrustedProxies, sender_at
 from receiver.server.descriptors import connections_within, unreceived_bytes
 from receiver.server.held_bytes import Held, KnownSenders, order_of_refusal
 from receiver.server.request_reader import HttpRequest, RequestReader
@@ -69,8 +69,11 @@ problems = logs.ThrottledLog(logs.get("receiver"))
 class OpenConnections:
     """The connections of a process, and what they share."""
 
-    def __init__(self, turns: Turns, serve: Serve, *, max_body: int, read_seconds: float) -> None:
+    def __init__(
+        self, turns: Turns, serve: Serve, *, max_body: int, read_seconds: float, proxies: TrustedProxies | None = None
+    ) -> None:
         self.turns, self.serve, self.max_body, self.read_seconds = turns, serve, max_body, read_seconds
+        self.proxies = proxies
         self.all: set[HttpConnection] = set()
         """Those that have a descriptor, so also those that are closing."""
         self.most = connections_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -178,7 +181,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(0)  # `pause_writing` then says that an answer is not sent yet
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else str(peer or "")
-        self.sender = sender_at(self.address)
+        self.peer = self.sender = sender_at(self.address)
         self._enter("idle", self._others.read_seconds)
         self._others.all.add(self)
 
@@ -264,8 +267,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             fail(self)
 
     def _read(self) -> None:
-        reader = self.reader
+        reader, has_head = self.reader, self.reader.in_body
         size = reader.read(self._unread) if self._unread else 0
+        if self._others.proxies and not has_head and reader.headers:
+            self.sender = sender_at(self._others.proxies.sender(self.address, reader.headers))
         self._unread = self._unread[size:]
         if reader.fault:
             self.refuse(reader.fault)
@@ -334,6 +339,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._after_answer()
 
     def _after_answer(self) -> None:
+        self.sender = self.peer  # the next request of a proxy may be of another
         if not self._closing:
             if self._unread:
                 self._enter("receiving", self._others.read_seconds)

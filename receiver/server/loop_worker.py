@@ -17,6 +17,7 @@ from typing import Any
 
 from gunicorn.workers.base import Worker
 
+from receiver.delivery.sender_address import TrustedProxies
 from receiver.server.deliveries import Deliveries
 from receiver.server.flask_bridge import FlaskBridge
 from receiver.server.group_commit import GroupCommit
@@ -65,8 +66,13 @@ class LoopWorker(Worker):
         long_batches = FlaskBridge(self.wsgi, self._loop, 1)
         deliveries = Deliveries(pipeline.admission, self._commit, flask.serve, long_batches.serve)
         turns.at_end = deliveries.store_next_group
+        proxies = TrustedProxies(config.receiver.trusted_proxies) if config.receiver.trusted_proxies else None
         self._connections = OpenConnections(
-            turns, deliveries.serve, max_body=config.receiver.max_body, read_seconds=config.receiver.read_timeout
+            turns,
+            deliveries.serve,
+            max_body=config.receiver.max_body,
+            read_seconds=config.receiver.read_timeout,
+            proxies=proxies,
         )
 
     def _listen(self) -> None:

@@ -75,6 +75,12 @@ class RequestReader:
         self._chunks: ChunkedBody | None = None
         self.head_bytes = 0
         """Of the last request."""
+        self._headers: dict[str, str] = {}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the request whose head has arrived; empty if it has not."""
+        return self.request.headers if self.request else self._headers
 
     @property
     def held_bytes(self) -> int:

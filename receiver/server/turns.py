@@ -6,7 +6,7 @@ each step is measured. Half of each turn is for large ones, and of these, what h
 
 Senders share the time, by their address: requests of one that has many connections wait for each other, and one whose
 steps take long waits until the others have had as much, also while the loop receives more of a large request of theirs.
-Behind a proxy all have one address, and the proxy limits them.
+Behind a proxy that the config does not name all have one address.
 """
 
 from __future__ import annotations

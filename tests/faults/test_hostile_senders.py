@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -138,10 +139,17 @@ def test_a_healthy_sender_beside_hostile_ones(system: System, kind: str) -> None
 
 
 @pytest.mark.timed
-def test_slow_deliveries_beside_a_crowd_of_one_address_are_not_refused_for_their_bytes(system: System) -> None:
+@pytest.mark.parametrize("crowd", ["even bodies", "even bodies through a proxy"])
+def test_slow_deliveries_beside_a_crowd_of_one_address_are_not_refused_for_their_bytes(
+    make_system: Callable[..., System], crowd: str
+) -> None:
     """The crowd's bodies arrive as evenly as these. Nearly all were answered 503."""
+    system = make_system()
+    if crowd.endswith("proxy"):
+        proxied = system.config_file.read_text().replace("[receiver]", '[receiver]\ntrusted_proxies = ["127.0.0.1"]')
+        system.config_file.write_text(proxied)
     system.start("web")
-    attack = start_flood(system.port, "even bodies")
+    attack = start_flood(system.port, crowd)
     try:
         eventually(lambda: "too many bytes arrive at once" in system.log("web"), within=60)
         statuses = slow_deliveries(system)
@@ -154,6 +162,7 @@ def test_slow_deliveries_beside_a_crowd_of_one_address_are_not_refused_for_their
 def slow_deliveries(system: System) -> Counter[int]:
     """The statuses of large deliveries that each take two seconds to arrive."""
     large = Corpus(system.config).signed(b'{"type":"order.paid","data":{"id":1,"note":"%b"}}' % (b"x" * 900_000))
+    large = large.replace(b"\r\n", b"\r\nX-Forwarded-For: 192.0.2.77\r\n", 1)
     pieces = tuple(large[at : at + 60_000] for at in range(0, len(large), 60_000))
     with ThreadPoolExecutor(SLOW_DELIVERIES) as pool:
         sending = Sending(pieces, pause=2 / len(pieces))

@@ -87,17 +87,18 @@ def trickle(port: int, count: int) -> None:
                 senders[number] = None
 
 
-def send_evenly(port: int, count: int, bytes_a_second: int) -> None:
+def send_evenly(port: int, count: int, bytes_a_second: int, address: str) -> None:
     """Connections of one address that send large bodies in small pieces, until this process is killed. One that is
     answered is opened again."""
-    sent = memoryview(b"POST /webhooks/north HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n" + b"x" * 900_000)
+    head = b"POST /webhooks/north HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.66\r\nContent-Length: 900000\r\n\r\n"
+    sent = memoryview(head + b"x" * 900_000)
     senders: dict[int, tuple[socket.socket, memoryview]] = {}
     began, total = time.monotonic(), 0
     while True:
         for number in range(count):
             try:
                 if number not in senders:
-                    one = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.66", 0))
+                    one = socket.create_connection(("127.0.0.1", port), source_address=(address, 0))
                     one.setblocking(False)
                     senders[number] = one, sent
                 one, left = senders[number]
@@ -116,8 +117,8 @@ def flood(port: int, kind: str) -> None:
     """One connection after another, until this process is killed."""
     if kind == "trickles":
         trickle(port, 400)
-    if kind == "even bodies":
-        send_evenly(port, 160, 40_000_000)
+    if kind.startswith("even bodies"):
+        send_evenly(port, 160, 40_000_000, "127.0.0.1" if kind.endswith("through a proxy") else "127.0.0.66")
     kept = []
     while True:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -113,7 +113,10 @@ def _waiting(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
         run_here = f"to try it now: storehooks handlers run {run.handler} --event {_id(facts)}"
         sooner = run_here if run.handler in facts.loaded else ""
         return HandlerExplanation(run.handler, False, "delayed", f"delayed by delay= or coalesce=; due {when}", sooner)
-    return _held(facts, run.handler) or _queued(run) or _limited(facts, run.handler)
+    found = _held(facts, run.handler) or _queued(run) or _limited(facts, run.handler)
+    if run.error and run.reason not in _NOT_CALLED:  # the handler was busy, or begins again at once
+        return replace(found, called=True, why=f"{run.error}; {found.why}")
+    return found
 
 
 def _queued(run: RunRecord) -> HandlerExplanation | None:

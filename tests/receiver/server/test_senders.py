@@ -10,11 +10,14 @@ import pytest
 from flask import Flask
 
 from receiver.delivery.answers import Answer
-from receiver.delivery.sender_address import sender_at
+from receiver.delivery.sender_address import TrustedProxies, sender_at
 from receiver.server import turns
 from receiver.server.flask_bridge import MOST_OF_STORE, FlaskBridge
+from receiver.server.http_connection import HttpConnection, OpenConnections
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import SMALL_BYTES, SharedTime, Turns
+from tests.support.made_connections import arriving, receive
+from tests.support.raw_http import request
 
 MANY, FEW = "192.0.2.1", "192.0.2.2"
 
@@ -33,6 +36,33 @@ MANY, FEW = "192.0.2.1", "192.0.2.2"
 )
 def test_an_address_tells_who_sends(address: str, sender: str) -> None:
     assert sender_at(address) == sender
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 500])
+@pytest.mark.parametrize(("peer", "is_proxy"), [("127.0.0.1", True), ("192.0.2.9", False)])
+def test_each_request_of_a_trusted_proxy_is_of_the_sender_that_the_proxy_names(
+    body: bytes, peer: str, is_proxy: bool
+) -> None:
+    """All had the proxy's address, and an outsider behind it had large deliveries of others refused."""
+    loop, senders = asyncio.new_event_loop(), list[str]()
+
+    def serve(connection: HttpConnection, _: HttpRequest) -> None:
+        senders.append(connection.sender)
+        connection.answer(Answer(200, b""))
+
+    turns, proxies = Turns(loop), TrustedProxies(["127.0.0.1"])
+    connections = OpenConnections(turns, serve, max_body=1000, read_seconds=10, proxies=proxies)
+    connection = arriving(connections, b"", peer)
+    for named in ("198.51.100.7, 192.0.2.1", "2001:db8:0:1::2"):
+        whole = request("/", [("X-Forwarded-For", named)], body)
+        receive(connection, whole[:-200])
+        turns._run()
+        receive(connection, whole[len(whole[:-200]) :])
+        while connection.state != "idle":
+            turns._run()
+        assert connection.sender == peer, "the next may be of any sender"
+    loop.close()
+    assert senders == (["192.0.2.1", "2001:db8:0:1::/64"] if is_proxy else [peer] * 2)
 
 
 @pytest.mark.parametrize("size", [500, SMALL_BYTES + 1])

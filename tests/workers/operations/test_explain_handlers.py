@@ -126,6 +126,18 @@ def explained(
             "limit",
             "[limits.erp] has no free slot",
         ),
+        (
+            explained(run("s.a", "waiting", 0, error="429"), handler=declared("s.a"), busy={"h:s.a": NOON}),
+            True,
+            "limit",
+            "429; the handler is busy until 12:00:00",
+        ),
+        (
+            explained(run("s.a", "waiting", 0, error="too many", reason="loop"), handler=declared("s.a")),
+            False,
+            "waiting",
+            "ready; waiting for a worker",
+        ),
         (explained(run("s.a", "waiting", 0), handler=declared("s.a")), False, "waiting", "waiting for a worker"),
         (
             explained(handler=declared("s.a", topics="product.*")),
@@ -228,6 +240,8 @@ def test_all_handlers_of_an_event_are_explain_command(shop: System) -> None:
         "new": "not-loaded",
     }
     assert told["vip"]["why"] == "when: total > 100 was false"
+    assert told["slow"]["called"], told["slow"]
+    assert "stock-taking; erp is busy until " in told["slow"]["why"]
     shown = _explain_command(shop, event_id)
     assert "shop.held" in shown
     assert "storehooks handlers resume shop.held" in shown

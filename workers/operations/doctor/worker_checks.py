@@ -112,16 +112,19 @@ def _unknown_stores(facts: Facts) -> Iterator[Finding]:
 
 def _unverifiable_forwards(facts: Facts) -> Iterator[Finding]:
     """Forwards without a secret of events whose own signature cannot be verified again."""
-    for name, forward in facts.config.forward.items():
-        for store in facts.config.known_stores.values() if not forward.secret else ():
+    unsigned = {name: forward for name, forward in facts.config.forward.items() if not forward.secret}
+    for name, forward in unsigned.items():
+        fix = f"set secret in [forward.{name}] ({facts.config.place('forward', name)})"
+        if paths := facts.config.redact.paths:
+            text = f"forward.{name} fails for events from which [redact] removes {', '.join(paths)}"
+            yield warn("handlers", text, "their stores have signed what was removed", fix=fix)
+        for store in facts.config.known_stores.values():
             missing = sorted(NEVER_STORED & store.scheme.reads)
             why = f"its scheme reads {', '.join(missing)}, which is not stored" if missing else ""
             why = why or ("it signs whole batches" if store.scheme.batch else "")
             if why and any(matches(pattern, store.name) for pattern in forward.stores):
                 text = f"forward.{name} sends events of {store.name} that its target cannot verify: {why}"
-                yield warn(
-                    "handlers", text, fix=f"set secret in [forward.{name}] ({facts.config.place('forward', name)})"
-                )
+                yield warn("handlers", text, fix=fix)
 
 
 def _topics_never_sent(facts: Facts) -> Iterator[Finding]:

@@ -618,6 +618,24 @@ def test_a_forward_without_a_secret_of_events_that_cannot_be_verified_again_is_a
         assert lines == ([] if secret or not why else [f"{warning}[forward.crm] ({path}:{lines[0].rpartition(':')[2]}"])
 
 
+@pytest.mark.parametrize("secret", ["", 'secret = "whsec_c2VjcmV0IG9mIHRoZSBmb3J3YXJkIQ=="\n'])
+def test_a_forward_without_a_secret_of_events_that_were_redacted_is_a_warning(
+    facts: Facts, tmp_path: Path, secret: str
+) -> None:
+    path = tmp_path / "config.toml"
+    redacted = '[redact]\npaths = ["email"]\n[forward.crm]\nurl = "https://crm.example"\ntopics = "*"\n'
+    path.write_text(CONFIG + redacted + secret)
+    found = as_lines(worker_checks.check_handlers(replace(facts, config=load(path, {}))))
+    assert [line for line in found if "forward.crm" in line] == (
+        []
+        if secret
+        else [
+            "warn handlers: forward.crm fails for events from which [redact] removes email / their stores have signed"
+            f" what was removed -> set secret in [forward.crm] ({path}:15)"
+        ]
+    )
+
+
 def test_a_known_topic_that_was_not_sent_yet_is_a_warning(facts: Facts) -> None:
     handler = replace(HANDLER, topics=("order.paid", "product.*"))
     changed = with_inbox(facts, topic_names=sent(product_updated=1), workers=())
