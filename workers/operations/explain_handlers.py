@@ -101,22 +101,25 @@ def _waiting(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
     if run.handler in facts.absent:
         return _absent(facts, run.handler)
     if run.due_at is not None:
-        when = f"{run.due_at:%Y-%m-%d %H:%M:%S} UTC"
-        if run.attempts:
-            why = f"attempt {run.attempts} failed: {run.error}; the next is due {when}"
-            return HandlerExplanation(run.handler, True, "retrying", why)
-        if run.reason in _NOT_CALLED:
-            reason, fix = _NOT_CALLED[run.reason]
-            return HandlerExplanation(run.handler, False, reason, f"{run.error}; due {when}", fix)
-        if run.error:  # it was called, and no attempt was counted
-            return HandlerExplanation(run.handler, True, RunStatus.WAITING, f"{run.error}; the next call is due {when}")
-        run_here = f"to try it now: storehooks handlers run {run.handler} --event {_id(facts)}"
-        sooner = run_here if run.handler in facts.loaded else ""
-        return HandlerExplanation(run.handler, False, "delayed", f"delayed by delay= or coalesce=; due {when}", sooner)
+        return _due_later(facts, run, f"{run.due_at:%Y-%m-%d %H:%M:%S} UTC")
     found = _held(facts, run.handler) or _queued(run) or _limited(facts, run.handler)
     if run.error and run.reason not in _NOT_CALLED:  # the handler was busy, or begins again at once
         return replace(found, called=True, why=f"{run.error}; {found.why}")
     return found
+
+
+def _due_later(facts: RoutingFacts, run: RunRecord, when: str) -> HandlerExplanation:
+    if run.attempts:
+        why = f"attempt {run.attempts} failed: {run.error}; the next is due {when}"
+        return HandlerExplanation(run.handler, True, "retrying", why)
+    if run.reason in _NOT_CALLED:
+        reason, fix = _NOT_CALLED[run.reason]
+        return HandlerExplanation(run.handler, False, reason, f"{run.error}; due {when}", fix)
+    if run.error:  # it was called, and no attempt was counted
+        return HandlerExplanation(run.handler, True, RunStatus.WAITING, f"{run.error}; the next call is due {when}")
+    run_here = f"to try it now: storehooks handlers run {run.handler} --event {_id(facts)}"
+    sooner = run_here if run.handler in facts.loaded else ""
+    return HandlerExplanation(run.handler, False, "delayed", f"delayed by delay= or coalesce=; due {when}", sooner)
 
 
 def _queued(run: RunRecord) -> HandlerExplanation | None:
