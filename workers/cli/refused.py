@@ -142,7 +142,7 @@ def release(given: tuple[str, ...], store: str | None, dry_run: bool, yes: bool,
     if json_:
         output.as_json(released)
     else:
-        _show_released(released, dry_run)
+        _show_released(released, dry_run, verify=f"--store {name} --refused last" if name else "--refused last")
     if released.still_refused or released.full:
         raise click.exceptions.Exit(1)
 
@@ -189,7 +189,7 @@ def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Release
     return released
 
 
-def _show_released(released: Released, dry_run: bool) -> None:
+def _show_released(released: Released, dry_run: bool, *, verify: str) -> None:
     if not released.accepted and not released.duplicates and not released.full and not released.still_refused:
         output.echo("no refused deliveries to release")
         return
@@ -206,7 +206,7 @@ def _show_released(released: Released, dry_run: bool) -> None:
     for reason, number in released.still_refused.most_common():
         output.line(output.figure(number, "refused"), f" still refused: {reason}")
     if released.still_refused:
-        output.next_command("storehooks verify --refused last  why it is refused")
+        output.next_command(f"storehooks verify {verify}  why it is refused")
     else:
         output.next_command("storehooks events  the newest events")
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from receiver.config import Config
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.event import Event, event_id
+from receiver.contract.event import REDACTED, Event, event_id
 from receiver.contract.intake import Delivery, NoEvents, read_again
 from receiver.contract.stored_headers import ITEM
 from receiver.contract.stores import Store
@@ -87,15 +87,26 @@ def _read_again(event: Event, store: Store | None) -> Delivery:
     """The delivery as the current config reads it; with a reason if it cannot be read."""
     if store is None:
         return Delivery(event, theirs="", unreadable="its store is not in the config")
-    if event.redacted:
-        why = f"[redact] paths removed {', '.join(event.redacted)}, and only the body that was signed can be read again"
-        return Delivery(event, theirs="", unreadable=why)
     try:
-        return read_again(event, store)
+        read = read_again(event, store)
+        return _with_redaction(read, event) if event.redacted else read
     except DeliveryRefused as error:
         return Delivery(event, theirs="", unreadable=str(error))
     except NoEvents:
         return Delivery(event, theirs="", unreadable="the list of events is empty")
+
+
+def _with_redaction(read: Delivery, event: Event) -> Delivery:
+    """What is left of a redacted event, with the identity that it has: any other would be that of a body which was not
+    signed, and a redelivery would be another event."""
+    is_batch = ITEM in read.event.headers and ITEM not in event.headers
+    if is_batch or read.event.delivery_id != event.delivery_id:
+        removed = f"[redact] paths removed {', '.join(event.redacted)}"
+        why = f"{removed}, and its id is read from elsewhere now; drop it, and have the store send it again"
+        return Delivery(event, theirs="", unreadable=why)
+    mark = " ".join((event.headers[REDACTED], *(one for one in read.event.redacted if one not in event.redacted)))
+    own = replace(read.event, id=event.id, headers={**read.event.headers, REDACTED: mark})
+    return replace(read, event=own, first_id="", content_hash="")
 
 
 def _with_identity(item: Delivery, event: Event, place: int) -> Delivery:

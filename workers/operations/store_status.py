@@ -28,8 +28,8 @@ from workers.subscriptions.plan import Plan
 API_SECONDS = 4.0
 """Timeout for the store's API."""
 
-LOOK_BACK = 20
-"""Number of newest events that are searched for one that is not a probe."""
+LOOK_BACK = 200
+"""Number of newest events that are searched for the one that arrived last. Released ones arrived earlier."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ def store_status(config: Config, name: str, redis: Redis) -> StoreStatus:
 
 def _last_event(config: Config, name: str, redis: Redis) -> EventSummary | None:
     newest = AllEvents(redis, open_history(config, redis)).find(EventFilter(store=name), limit=LOOK_BACK).events
-    return next((one for one in newest if one.topic != PROBE), None)
+    sent = (one for one in newest if one.topic != PROBE)
+    return max(sent, key=lambda one: one.received_at, default=None)
 
 
 def _secrets(config: Config, name: str, redis: Redis) -> tuple[Secret, ...]:

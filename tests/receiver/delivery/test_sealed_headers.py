@@ -106,7 +106,9 @@ def test_without_a_key_on_arrival_it_is_not_stored_and_verify_says_what_to_set(
     assert "incomplete: the scheme reads authorization, whose value is stored only if there is a [secrets] key" in told
     assert 'set [secrets] key = "env:KEYRING_KEY" for every process' in told
     assert "([schemes." not in told  # the fix belongs to another table
-    assert "1 still refused: incomplete" in shown(system, "refused", "release", "--yes")
+    told = shown(system, "refused", "release", "--store", "acme", "--yes")
+    assert "1 still refused: incomplete" in told
+    assert "storehooks verify --store acme --refused last" in told
 
 
 def test_a_header_is_sealed_only_if_the_scheme_reads_it() -> None:

@@ -11,6 +11,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -353,6 +355,15 @@ def test_list_has_the_store_with_most_failures_first(system: System) -> None:
 
 
 @pytest.mark.full
+def test_the_last_event_of_a_store_is_the_one_that_arrived_last(system: System) -> None:
+    """An event that is released later arrived earlier, and `stores` never counted it."""
+    newest, earlier = system.accept("order.paid", delivery_id="new"), system.delivery(delivery_id="old")
+    yesterday = replace(earlier.event, received_at=earlier.event.received_at - timedelta(days=1), source="released")
+    system.inbox.accept([replace(earlier, event=yesterday)])
+    arguments = ["stores", "show", "north", "--json", "--config", str(system.config_file)]
+    assert json.loads(CliRunner().invoke(storehooks, arguments).stdout)["last_event"]["id"] == newest
+
+
 def test_dev_loads_a_new_store_without_a_restart(tmp_path: Path) -> None:
     port = free_port()
     config = tmp_path / "config.toml"

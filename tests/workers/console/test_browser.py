@@ -296,7 +296,7 @@ def test_charts_are_drawn(person: Person, scheme: str) -> None:
         labels = person.script(
             "return [...document.querySelectorAll('#charts .u-label')].map((one) => one.textContent)"
         )
-        assert labels[:3] == ["Time", "accepted", "settled"]
+        assert labels[:3] == ["Until", "accepted", "settled"]
         person.look(NARROW, scheme)
         eventually(
             lambda: person.script("return document.querySelector('#charts canvas').width") <= 360, what="it fits"

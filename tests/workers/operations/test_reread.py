@@ -44,8 +44,8 @@ RIGHT_TOPIC, RIGHT_ID = "X-Acme-Topic", "X-Acme-Delivery"
 class Acme:
     """A system with a store whose scheme looks for topic and delivery id in the wrong headers at first."""
 
-    def __init__(self, make_system: Callable[..., System], *, header: str = RIGHT_ID) -> None:
-        more = SCHEME.format(topic="X-Wrong-Topic", id=header)
+    def __init__(self, make_system: Callable[..., System], *, header: str = RIGHT_ID, more: str = "") -> None:
+        more = SCHEME.format(topic="X-Wrong-Topic", id=header) + more
         self.system = make_system(plugin=PLUGIN, more=more)
         self._wrong_id = header
         self._web: Process = self.system.start("web", "worker", "housekeeper")[0]
@@ -115,6 +115,43 @@ def test_unreadable_deliveries_are_read_and_routed_after_the_scheme_is_corrected
     assert "no events to read again" in acme.cli("events", "reread", "--yes").stdout
     assert "1 not read again: not an unreadable event" in acme.cli("events", "reread", ids[0], "--yes").stdout
     assert acme.system.identity_holds()
+
+
+REDACT = '[redact]\npaths = ["lines", "note"]\n'
+
+
+def test_what_is_left_of_a_redacted_delivery_is_read_and_it_keeps_its_identity(
+    make_system: Callable[..., System],
+) -> None:
+    """It could never be read, and each message named a command that did not help."""
+    acme = Acme(make_system, more=REDACT)
+    first = accepted(acme.send(1, delivery="d1"))
+    acme.correct_scheme()
+    assert "1 read and routed" in acme.cli("events", "reread", "--yes").stdout
+    assert acme.system.settled(first) == "settled"
+    assert acme.system.run_of(first, "erp.export").result == "order.created d1 order-1 42.00"
+    shown = json.loads(acme.cli("events", "show", first, "--json").stdout)
+    assert (shown["redacted"], shown["payload"]["lines"]) == (["lines"], None)
+    again = acme.send(1, delivery="d1").json()
+    assert (again["status"], again["id"]) == ("duplicate", first)
+    assert acme.counts() == {"accepted": 1, "settled": 1, "open": 0, "failed": 0, "duplicates": 1}
+
+
+def test_a_redacted_delivery_whose_id_is_read_from_elsewhere_now_is_sent_again(
+    make_system: Callable[..., System],
+) -> None:
+    acme = Acme(make_system, header="X-Wrong-Id", more=REDACT)
+    first = accepted(acme.send(1, delivery="d1"))
+    acme.correct_scheme()
+    told = acme.cli("events", "reread", "--yes")
+    reason = (
+        "[redact] paths removed lines, and its id is read from elsewhere now; drop it, and have the store send it again"
+    )
+    assert (told.returncode, reason in " ".join(told.stdout.split())) == (1, True), told.stdout
+    assert acme.system.status(first) == "failed"
+    new = accepted(acme.send(1, delivery="d1"))
+    assert acme.system.settled(new) == "settled"
+    assert acme.system.run_of(new, "erp.export").result == "order.created d1 order-1 42.00"
 
 
 def test_a_redelivery_is_a_duplicate_although_its_id_is_read_from_elsewhere_now(

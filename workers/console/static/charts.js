@@ -49,7 +49,7 @@
       { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") }, size: 52, values: (_plot, splits) => splits.map((one) => short.format(one)) },
     ],
     series: [
-      { label: "Time", value: (plot, at) => `${day(when(at ?? last(plot, 0)))} ${clock(when(at ?? last(plot, 0)))}` },
+      { label: "Until", value: (plot, at) => `${day(when(at ?? last(plot, 0)))} ${clock(when(at ?? last(plot, 0)))}` },
       ...names.map((name) => ({
         label: name,
         stroke: colour(`chart-${name}`),
