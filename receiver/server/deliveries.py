@@ -20,7 +20,7 @@ from receiver.contract.intake import Delivery, LongBatch
 from receiver.contract.signing.sources import query_fields
 from receiver.delivery.admission import Admission, IncomingDelivery
 from receiver.delivery.answers import Answer
-from receiver.delivery.storage import StoreResults
+from receiver.delivery.storage import Stored, StoreResults
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.group_commit import GroupCommit
 from receiver.server.http_connection import HttpConnection, Serve, fail
@@ -70,7 +70,6 @@ class Deliveries:
         try:
             admitted = self._admission.admit(incoming, in_loop=True)
         except LongBatch as batch:  # reading 1,000 events takes 25 to 80 ms; verifying it again takes less than one
-            known.add_verified(sender, size)
             self._serve_long_batch(connection, request, batch.store)
             return
         if isinstance(admitted, Answer):
@@ -78,7 +77,6 @@ class Deliveries:
                 known.add_other(sender, size)
             connection.answer(admitted)
         else:
-            known.add_verified(sender, size)
             self._line_for(admitted).append((connection, admitted))
 
     def _line_for(self, delivery: Delivery) -> Waiting:
@@ -95,6 +93,8 @@ class Deliveries:
     def _on_stored(self, group: list[Admitted], results: StoreResults) -> None:
         self.store_next_group()  # first, so that it is stored while the answers are sent
         for (connection, delivery), stored in zip(group, results, strict=True):
+            if isinstance(stored, Stored) and stored.status == "accepted":  # anyone can repeat one that was captured
+                connection.known_senders.add_accepted(connection.sender, connection.request_bytes)
             try:
                 connection.answer(self._admission.answer(delivery, stored))
             except Exception:  # noqa: BLE001  logged there

@@ -63,11 +63,16 @@ class FlaskBridge:
         self._free += 1
         self._submit_next()
         try:
-            connection.answer(future.result())
+            answer = future.result()
+            if _ACCEPTED in answer.body:
+                connection.known_senders.add_accepted(connection.sender, connection.request_bytes)
+            connection.answer(answer)
         except Exception:  # noqa: BLE001  logged there
             fail(connection)
 
 
+_ACCEPTED = b'"status":"accepted"'
+"""In the answer to a long batch that was new. In no other: JSON escapes the quotes of what a sender writes."""
 _OURS = frozenset(("Content-Type", "Content-Length"))
 """Headers that every answer gets."""
 

@@ -1,8 +1,8 @@
 """Held bytes: whose requests are refused first when those that arrive hold too many bytes.
 
 What one request shows is not enough: one address with many connections can send as evenly as any sender does. Nor are
-the bytes of each address: a busy sender holds more than each of several attackers. But no outsider can sign a delivery,
-and who can has to sign as many bytes as it breaks off.
+the bytes of each address: a busy sender holds more than each of several attackers. But no outsider can sign a new
+delivery, and who can has to sign as many bytes as it breaks off.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KNOWN_BYTES = 32 << 20
 """What a sender holds beyond these counts as any other's: a store's owner can sign, and must not crowd out new senders.
 Half of what a process holds."""
 SPARE_BYTES = 16 << 20
-"""What a known sender may hold beyond its verified bytes, and lose: its deliveries so far may have been small."""
+"""What a known sender may hold beyond its accepted bytes, and lose: its deliveries so far may have been small."""
 
 Request = TypeVar("Request")
 
@@ -35,7 +35,7 @@ class Held(NamedTuple):
 
 
 class KnownSenders:
-    """The latest KNOWN_SENDERS of verified deliveries to this process, each with a balance: the bytes of these, less
+    """The latest KNOWN_SENDERS of accepted deliveries to this process, each with a balance: the bytes of these, less
     those of its other requests."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class KnownSenders:
         balance = self.balance(sender)
         return (size <= balance) + (size <= min(balance + SPARE_BYTES, KNOWN_BYTES))
 
-    def add_verified(self, sender: str, size: int) -> None:
+    def add_accepted(self, sender: str, size: int) -> None:
         self._balances[sender] = min(KNOWN_BYTES, self._balances.pop(sender, 0) + size)
         if len(self._balances) > KNOWN_SENDERS:
             del self._balances[next(iter(self._balances))]

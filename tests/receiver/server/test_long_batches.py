@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
 from redis import Redis
 
 from receiver.contract.compose import Request
-from receiver.contract.intake import LOOP_BYTES, LOOP_ITEMS
+from receiver.contract.intake import LOOP_BYTES, LOOP_ITEMS, Delivery
 from receiver.delivery.answers import Answer
+from receiver.delivery.storage import Stored, StoreResults
+from receiver.inbox.accept_batch import AcceptResult, AcceptStatus
 from receiver.server.deliveries import Deliveries
 from receiver.server.group_commit import GroupCommit
-from receiver.server.held_bytes import KnownSenders
+from receiver.server.held_bytes import SPARE_BYTES, KnownSenders
 from receiver.server.http_connection import HttpConnection
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import SMALL_BYTES
@@ -30,13 +32,15 @@ class Ways:
 
     def __init__(self, system: System, redis: Redis) -> None:
         self.way, self.known_senders = "", KnownSenders()
+        self.request_bytes, self.status = 0, cast(AcceptStatus, "accepted")
         self._deliveries = Deliveries(
             admission(system.config, redis), cast(GroupCommit, self), self._serve_others, self._serve_long_batch
         )
 
     busy = False
 
-    def store(self, *_: Any) -> None:
+    def store(self, deliveries: Sequence[Delivery], on_stored: Callable[[StoreResults], None]) -> None:
+        on_stored([Stored(self.status, "1", items=[AcceptResult(self.status, "1")] * (1 + len(deliveries[0].rest)))])
         self.way = "stored"
 
     def answer(self, answer: Answer) -> None:
@@ -54,7 +58,7 @@ class Ways:
         return self.known_senders.balance(self.sender)
 
     def way_of(self, request: Request, store: str) -> str:
-        self.way = ""
+        self.way, self.request_bytes = "", len(request.body)
         target = f"/webhooks/{store}"
         self._deliveries.serve(
             cast(HttpConnection, self), HttpRequest("POST", target, 1, request.headers, request.body, True)
@@ -83,12 +87,24 @@ def test_many_items_or_many_bytes_are_read_in_a_thread(ways: Ways) -> None:
     ):
         before, request = max(0, ways.balance), signed(content)
         assert ways.way_of(request, "batches") == way, str(content)[:40]
-        assert ways.balance == before + len(request.body) or not content, "the sender of verified bytes is known"
+        counts = len(request.body) if way == "stored" else 0
+        assert ways.balance == before + counts, "the thread counts what it stores"
+
+
+def test_who_sends_a_captured_delivery_again_is_not_known(ways: Ways, system: System) -> None:
+    """Forty times from each of six addresses, and they had half of the large deliveries of new senders refused."""
+    request = system.request(data={"id": 1, "lines": list(range(10_000))})
+    ways.status = "duplicate"
+    assert ways.way_of(request, "north") == "stored"
+    assert ways.balance == -SPARE_BYTES
+    ways.status = "accepted"
+    ways.way_of(request, "north")
+    assert ways.balance == len(request.body)
 
 
 def test_a_refused_delivery_takes_the_same_way_for_known_and_unknown_stores(ways: Ways) -> None:
     forged = signed(items("a", 1000), "another secret")
-    ways.known_senders.add_verified(ways.sender, 23 * len(forged.body))
+    ways.known_senders.add_accepted(ways.sender, 23 * len(forged.body))
     assert {ways.way_of(forged, store) for store in ("batches", "north", *map("shop-{}".format, range(20)))} == {"401"}
     assert ways.balance == len(forged.body), "each of 22 counted against its sender"
     assert ways.way_of(forged, "north/other") == "Flask"

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 from flask import Flask
 
-from receiver.delivery.answers import Answer
+from receiver.delivery.answers import Answer, json_answer
 from receiver.delivery.sender_address import TrustedProxies, sender_at
 from receiver.server import turns
 from receiver.server.flask_bridge import MOST_OF_STORE, FlaskBridge
+from receiver.server.held_bytes import SPARE_BYTES, KnownSenders
 from receiver.server.http_connection import HttpConnection, OpenConnections
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import SMALL_BYTES, SharedTime, Turns
@@ -209,6 +210,30 @@ def test_senders_and_stores_take_turns_at_the_threads_of_flask(by: str) -> None:
 
     asyncio.run(ask())
     assert answered.index(FEW) == 2, "after the one in the thread and the one whose turn it was"
+
+
+def test_a_long_batch_makes_its_sender_known_unless_it_is_repeated() -> None:
+    app, known, answered = Flask("app"), KnownSenders(), list[Answer]()
+    answers = iter(("duplicate", "accepted"))
+
+    @app.post("/")
+    def store() -> bytes:
+        return json_answer({"ids": ["a", "b"], "status": next(answers)}).body
+
+    async def send() -> list[int]:
+        bridge, balances = FlaskBridge(app, asyncio.get_running_loop(), threads=1), []
+        connection = SimpleNamespace(
+            sender=FEW, address=FEW, answer=answered.append, state="served", known_senders=known, request_bytes=70_000
+        )
+        for number in (1, 2):
+            bridge.serve(connection, HttpRequest("POST", "/", 1, {"host": "a"}, b"", True), "north")  # type: ignore[arg-type]
+            async with asyncio.timeout(10):
+                while len(answered) < number:
+                    await asyncio.sleep(0.01)
+            balances.append(known.balance(FEW))
+        return balances
+
+    assert asyncio.run(send()) == [-SPARE_BYTES, 70_000]
 
 
 def test_long_batches_of_a_store_that_would_wait_too_long_are_refused_at_once() -> None:
