@@ -21,7 +21,7 @@ class TrustedProxies:
 
         Each proxy appends the address of its own peer, so what the sender wrote itself is at the left and never counts.
         """
-        if not self._networks or not self._has(address_in(peer)):
+        if not self.has(peer):
             return peer
         known = peer
         for entry in reversed(headers.get(_HEADER, "").rsplit(",", MAX_PROXIES)[-MAX_PROXIES:]):
@@ -32,6 +32,9 @@ class TrustedProxies:
             if not self._has(found):
                 break
         return known
+
+    def has(self, peer: str) -> bool:
+        return bool(self._networks) and self._has(address_in(peer))
 
     def _has(self, address: IPv4Address | IPv6Address | None) -> bool:
         return address is not None and any(address in network for network in self._networks)

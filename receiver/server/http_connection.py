@@ -181,7 +181,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(0)  # `pause_writing` then says that an answer is not sent yet
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else str(peer or "")
-        self.peer = self.sender = sender_at(self.address)
+        named_later = self._others.proxies and self._others.proxies.has(self.address)
+        self.peer = self.sender = "" if named_later else sender_at(self.address)
         self._enter("idle", self._others.read_seconds)
         self._others.all.add(self)
 
@@ -269,7 +270,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _read(self) -> None:
         reader, has_head = self.reader, self.reader.in_body
         size = reader.read(self._unread) if self._unread else 0
-        if self._others.proxies and not has_head and reader.headers:
+        if not self.peer and self._others.proxies and not has_head and reader.headers:
             self.sender = sender_at(self._others.proxies.sender(self.address, reader.headers))
         self._unread = self._unread[size:]
         if reader.fault:

@@ -6,7 +6,8 @@ each step is measured. Half of each turn is for large ones, and of these, what h
 
 Senders share the time, by their address: requests of one that has many connections wait for each other, and one whose
 steps take long waits until the others have had as much, also while the loop receives more of a large request of theirs.
-Behind a proxy that the config does not name all have one address.
+Behind a proxy that the config names, a request is of the sender that the proxy names, so it is read first, up to there.
+Behind any other proxy all have one address.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Stepwise(Protocol):
     """Work that is done in steps."""
 
     sender: str
+    """Empty until a proxy has named it."""
     since: float
     """When it began."""
     spent: float
@@ -55,6 +57,8 @@ class Turns:
         self._loop = loop
         self.at_end: Callable[[], None] = lambda: None
         self._added: deque[tuple[Stepwise, int]] = deque()
+        self._unnamed: deque[Stepwise] = deque()
+        """Of a proxy, whose requests name their senders: each is one step, and then it is work of that sender."""
         self._small, self._large = SharedTime(), SharedTime(PATIENCE)
         self._scheduled = False
 
@@ -69,14 +73,16 @@ class Turns:
         self._place()
         small, large = self._small, self._large
         until = monotonic() + TURN_SECONDS
-        small_until = until - TURN_SECONDS / 2 if large.count else until
+        while self._unnamed and monotonic() < until - TURN_SECONDS / 2:
+            self._step(self._unnamed.popleft(), small)
+        small_until = (monotonic() + until) / 2 if large.count else until
         while small.count and monotonic() < small_until:
             self._do(small)
         goes_on = bool(large.count) and self._do(large)
         while goes_on and large.count and monotonic() < until:
             goes_on = self._do(large)
-        self._scheduled = bool(small.count or large.count)
-        if small.count or (large.count and goes_on):
+        self._scheduled = bool(self._unnamed or small.count or large.count)
+        if self._unnamed or small.count or (large.count and goes_on):
             self._loop.call_soon(self._run)
         elif large.count:
             self._loop.call_later(PAUSE, self._run)
@@ -85,8 +91,11 @@ class Turns:
     def _do(self, lines: SharedTime) -> bool:
         """Do the next step; False if it must wait for a sender whose next part is on the way."""
         one = lines.take()
-        if one is None:
-            return False
+        if one is not None:
+            self._step(one, lines)
+        return one is not None
+
+    def _step(self, one: Stepwise, lines: SharedTime) -> None:
         before = thread_time()
         one.step()
         used = thread_time() - before
@@ -94,13 +103,14 @@ class Turns:
         lines.charge(one, used)
         if self._added:
             self._place()
-        return True
 
     def _place(self) -> None:
         """After a step, when its time is known."""
         while self._added:
             one, size = self._added.popleft()
-            if size <= SMALL_BYTES and one.spent < SMALL_SECONDS:
+            if not one.sender:
+                self._unnamed.append(one)
+            elif size <= SMALL_BYTES and one.spent < SMALL_SECONDS:
                 self._small.add(one, 0.0)
             else:
                 self._large.add(one, one.since + DELAY * one.spent)
