@@ -53,6 +53,13 @@ class RefusalBuffer:
         while self._total > self._max_bytes:
             self._drop_a_body()
 
+    def add_lines(self, refusals: list[Refusal]) -> None:
+        """Add the latest of these without their bodies, as far as there is space."""
+        space = self._max_lines - self.count
+        kept = [replace(one, body=None, headers={}) for one in refusals[-space:]] if space > 0 else []
+        self.lines += kept
+        self.count += len(kept)
+
     def all(self) -> list[Refusal]:
         """All refusals, in order of arrival."""
         every = [*self.lines, *(one for waiting in self._waiting.values() for one in waiting)]
@@ -114,16 +121,21 @@ class RefusalLog:
         self._wake_up.set()
 
     def flush(self) -> None:
-        """Write the buffered refusals. Those that cannot be written are dropped: no answer depends on them."""
+        """Write the buffered refusals. No answer depends on them: if they cannot be written, their bodies are dropped,
+        and the lines about them are written later."""
         with self._lock:
             buffer, self._buffer = self._buffer, RefusalBuffer()
         with self._writing:
             if self._closed or not (buffer.count or (self._data_dir / REFUSED_FILE).exists()):
                 return  # the file is created with the first refusal
+            refusals = buffer.all()
             try:
-                self._write(buffer.all())
+                self._write(refusals)
             except Exception as error:  # noqa: BLE001  the thread must survive any error of disk or file
-                self._problems.error("refused deliveries cannot be written", why=str(error), lost=buffer.count)
+                lost = sum(one.has_body for one in refusals)
+                self._problems.error("refused deliveries cannot be written", why=str(error), lost=lost)
+                with self._lock:
+                    self._buffer.add_lines(refusals)
 
     def _write(self, refusals: list[Refusal]) -> None:
         """Write to the file. A damaged one is renamed, unless another process has done that, and a new one is used."""
@@ -168,4 +180,5 @@ class RefusalLog:
             self.flush()
             self._report_if_due()
             time.sleep(WRITE_EVERY)
-            self._wake_up.wait(REPORT_EVERY if self._report and self._unreported else TRIM_EVERY)
+            soon = self._buffer.count or (self._report and self._unreported)
+            self._wake_up.wait(REPORT_EVERY if soon else TRIM_EVERY)

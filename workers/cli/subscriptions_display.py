@@ -72,7 +72,7 @@ def scheduled_check(config: Config) -> str:
     if not config.subscriptions.check:
         return "The scheduled check is off: [subscriptions] check."
     wait = span(config.subscriptions.prune_after)
-    return f"The scheduled check makes + and ~ by itself, and - when the topic had no handler for {wait}."
+    return f"The scheduled check makes + and ~ by itself, and - when the topic lost its last handler {wait} ago."
 
 
 def show_results(results: dict[str, list[ChangeResult] | str]) -> int:

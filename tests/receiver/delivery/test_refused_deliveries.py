@@ -284,11 +284,15 @@ def test_nothing_is_stored_when_it_is_off_and_the_command_says_so(make_system: C
 def test_a_file_that_cannot_be_written_is_logged_once_and_delays_no_answer(make_system: Callable[..., System]) -> None:
     system = make_system()
     (system.folder / "data" / REFUSED_FILE).mkdir()  # in the way
-    system.start("web")
+    system.start("web", quicker={"receiver.delivery.refusal_log.REPORT_EVERY": 0.5})
     for number in range(5):
         assert system.post(as_the_store_signs(system)(number), "south").status_code == 401
     eventually(lambda: "cannot be written" in system.log("web"))
     assert system.log("web").count("cannot be written") == 1
+    (system.folder / "data" / REFUSED_FILE).rmdir()
+    eventually(lambda: (system.folder / "data" / REFUSED_FILE).exists() and refusals_of(system).count() == 5)
+    (of,) = refusals_of(system).by_store()
+    assert of.total == 5 > of.with_body, "all are counted, and not all are said to be stored"
 
 
 # Release

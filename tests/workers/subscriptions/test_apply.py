@@ -68,7 +68,7 @@ def test_the_plan_is_shown_as_text(shop: Shop) -> None:
 def test_the_plan_shows_when_the_check_deletes(shop: Shop) -> None:
     checked = shop.system.config.subscriptions.model_copy(update={"check": 300.0, "prune_after": 3 * 86400.0})
     told = scheduled_check(shop.system.config.model_copy(update={"subscriptions": checked}))
-    assert told.endswith("makes + and ~ by itself, and - when the topic had no handler for 3 d.")
+    assert told.endswith("makes + and ~ by itself, and - when the topic lost its last handler 3 d ago.")
 
 
 def test_apply_asks_for_confirmation_and_needs_yes_without_a_terminal(shop: Shop) -> None:

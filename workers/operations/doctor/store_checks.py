@@ -178,9 +178,10 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
         troubles = [f"{theirs}: {trouble.note}" for theirs, trouble in checked.trouble.items() if trouble.note]
         yield fail(name, _drift(checked), *troubles[:3], fix=f"storehooks subscriptions apply --store {name}")
     elif checked.pending:
-        prune = f"the check deletes what no handler has wanted for {span(facts.config.subscriptions.prune_after)}"
         whys = [f"{change.get('topic')}: {change.get('why')}" for change in checked.pending]
-        yield warn(name, _drift(checked), *whys[:3], fix=f"{plan}, then apply; or wait: {prune}")
+        prune = f"the check deletes what no handler has wanted for {span(facts.config.subscriptions.prune_after)}"
+        wait = f"; or wait: {prune}" if any("deleted in " in why for why in whys) else ""
+        yield warn(name, _drift(checked), *whys[:3], fix=f"{plan}, then apply{wait}")
     elif every and age > MISSED_CHECKS * every:
         text = f"subscriptions were last checked {span(age)} ago"
         yield warn(name, text, fix="check that workers are running; the cause is in the worker's log")

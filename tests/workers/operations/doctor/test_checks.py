@@ -810,6 +810,17 @@ def test_api_findings(facts: Facts, api: ApiFacts, says: str) -> None:
             "deleted in 6 d -> storehooks subscriptions plan --store north, then apply; or wait: the check deletes "
             "what no handler has wanted for 7 d",
         ),
+        (
+            CheckResult(
+                "north",
+                NOW.timestamp(),
+                wanted=1,
+                existing=("a", "b"),
+                pending=({"action": "delete", "topic": "order.paid", "why": "deleted only by `apply`"},),
+            ),
+            "warn north: 1 subscription wanted, 2 at the store; pending changes: delete order.paid / order.paid: "
+            "deleted only by `apply` -> storehooks subscriptions plan --store north, then apply",
+        ),
     ],
 )
 def test_subscription_findings(facts: Facts, checked: CheckResult | None, says: str) -> None:
