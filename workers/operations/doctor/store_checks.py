@@ -1,4 +1,4 @@
-"""Checks of the stores: credentials, clock, secrets, subscriptions, refused deliveries, limits of the schemes. Pure."""
+"""Checks of the stores: credentials, clock, secrets, subscriptions, refused deliveries, open events, schemes. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ MISSED_CHECKS = 3
 """After this many check intervals without a check there is a warning."""
 SEVERAL_REFUSALS, REFUSING_SECONDS = 3, 60.0
 """Fewer refusals, or all within a shorter time, are no failure: any sender can cause them with wrong signatures."""
+NEARLY_FULL = 0.8
+"""The part of `max_stored` from which the number of open events is a warning."""
 NO_ANSWER = ApiFacts("late")
 FOLD = 20
 """More stores than this with the same finding share one line."""
@@ -71,6 +73,7 @@ def _problems(facts: Facts, name: str) -> Iterator[Finding]:
     yield from _clock_skew(facts, name, api)
     yield from _subscriptions(facts, name)
     yield from _refused(facts, name)
+    yield from _open_events(facts, name)
     yield from _reused_ids(facts, name)
     yield from _unconfirmed_operations(facts, name)
 
@@ -191,6 +194,20 @@ def _drift(checked: CheckResult) -> str:
     changes = [f"{change.get('action')} {change.get('topic')}" for change in checked.pending]
     numbers = f"{counted(checked.wanted, 'subscription')} wanted, {len(checked.existing):,} at the store"
     return f"{numbers}; pending changes: {some(changes)}"
+
+
+def _open_events(facts: Facts, name: str) -> Iterator[Finding]:
+    """At `max_stored`, the receiver stores no more of the store's deliveries."""
+    most = facts.config.stores[name].max_stored
+    number = facts.inbox.counters.stores.get(name, {}).get("open", 0) if facts.inbox else 0
+    if most and number >= NEARLY_FULL * most:
+        text = f"{number:,} open events, and max_stored is {most:,}"
+        where = facts.config.place("stores", name, "max_stored")
+        fix = f"see what they wait for: storehooks events --store {name} --status open; or raise max_stored ({where})"
+        if number >= most:
+            yield fail(name, f"{text}: its deliveries are answered 503", fix=fix)
+        else:
+            yield warn(name, f"{text}: then its deliveries are answered 503", fix=fix)
 
 
 # Refused deliveries

@@ -636,6 +636,23 @@ def test_a_forward_without_a_secret_of_events_that_were_redacted_is_a_warning(
     )
 
 
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(3, ""), (4, "warn north: 4 open events, and max_stored is 5: then "), (5, "fail north: 5 open events, and max")],
+)
+def test_a_store_whose_deliveries_are_answered_503_for_its_open_events_is_a_failure(
+    facts: Facts, tmp_path: Path, number: int, told: str
+) -> None:
+    """All of them were, and only the log of the receiver said so."""
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG.replace("[stores.south]", "max_stored = 5\n[stores.south]"))
+    counts = {**dict.fromkeys(COUNTED, 0), "open": number}
+    full = with_inbox(facts, counters=Counters(counts, {"north": counts}))
+    lines = as_lines(store_checks.check_stores(replace(full, config=load(path, {}))))
+    assert [line.startswith(told) for line in lines if "open events" in line] == ([True] if told else [])
+    assert any(line.endswith(f"or raise max_stored ({path}:10)") for line in lines) == bool(told), lines
+
+
 def test_a_known_topic_that_was_not_sent_yet_is_a_warning(facts: Facts) -> None:
     handler = replace(HANDLER, topics=("order.paid", "product.*"))
     changed = with_inbox(facts, topic_names=sent(product_updated=1), workers=())
