@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import unquote
@@ -25,7 +25,8 @@ from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.group_commit import GroupCommit
 from receiver.server.http_connection import HttpConnection, Serve, fail
 from receiver.server.request_reader import HttpRequest
-from receiver.server.turns import SMALL_BYTES, next_in_turn
+from receiver.server.turn_lines import TurnLines
+from receiver.server.turns import SMALL_BYTES
 
 GROUP_BYTES = 1 << 20
 """Of large deliveries in a group: the small ones with them and after them must not wait long."""
@@ -37,8 +38,6 @@ _PATH = re.compile(r"/+webhooks(?:/([^/]+))?")
 are."""
 
 Admitted = tuple[HttpConnection, Delivery]
-Waiting = deque[Admitted]
-ByStore = OrderedDict[str, Waiting]
 
 
 class Deliveries:
@@ -52,9 +51,9 @@ class Deliveries:
         """`serve_long_batch` is called with the store, too: stores take turns."""
         self._admission, self._commit = admission, commit
         self._serve_others, self._serve_long_batch = serve_others, serve_long_batch
-        self._small: ByStore = OrderedDict()
-        self._large: ByStore = OrderedDict()
-        self._batches: ByStore = OrderedDict()
+        self._small: TurnLines[Admitted] = TurnLines()
+        self._large: TurnLines[Admitted] = TurnLines()
+        self._batches: TurnLines[Admitted] = TurnLines()
         """Deliveries admitted while the group before them is being stored."""
 
     def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
@@ -77,12 +76,9 @@ class Deliveries:
                 known.add_other(sender, size)
             connection.answer(admitted)
         else:
-            self._line_for(admitted).append((connection, admitted))
-
-    def _line_for(self, delivery: Delivery) -> Waiting:
-        is_small = len(delivery.event.body) <= SMALL_BYTES
-        lines = self._batches if delivery.rest else self._small if is_small else self._large
-        return lines.setdefault(delivery.event.store, deque())
+            is_small = len(admitted.event.body) <= SMALL_BYTES
+            lines = self._batches if admitted.rest else self._small if is_small else self._large
+            lines.add(admitted.event.store, sender, (connection, admitted))
 
     def store_next_group(self) -> None:
         """Store what was admitted, unless a group is being stored: then its acknowledgement does it."""
@@ -114,24 +110,24 @@ def store_and_query(target: str) -> tuple[str, str] | None:
     return (path[1] or "", parts.query) if path else None
 
 
-def next_group(small: ByStore, large: ByStore, batches: ByStore) -> list[Admitted]:
+def next_group(small: TurnLines[Admitted], large: TurnLines[Admitted], batches: TurnLines[Admitted]) -> list[Admitted]:
     """Take the deliveries that are stored next: small ones, some large ones and some batches, of each at least one.
 
-    Stores take turns: many deliveries of one would delay the others' for seconds. Storing a batch takes long, as it may
-    have more events than a group, so batches have lines of their own.
+    Stores take turns: many deliveries of one would delay the others' for seconds. So do the senders of a store. Storing
+    a batch takes long, as it may have more events than a group, so batches have lines of their own.
     """
     group: list[Admitted] = []
     while small and len(group) < GROUP_SIZE - 2:
-        group.append(next_in_turn(small, deque.popleft))
+        group.append(small.take())
     left = GROUP_BYTES
     while large and left > 0 and len(group) < GROUP_SIZE - 1:
-        group.append(next_in_turn(large, deque.popleft))
+        group.append(large.take())
         left -= len(group[-1][1].event.body)
-    return group + next_in_turn(batches, _next_batches) if batches else group
+    return group + batches.take_some(_next_batches) if batches else group
 
 
-def _next_batches(line: Waiting) -> list[Admitted]:
-    """The next ones of a store: one that is large, or many small ones, which take as long."""
+def _next_batches(line: deque[Admitted]) -> list[Admitted]:
+    """The next ones of a sender: one that is large, or many small ones, which take as long."""
     taken: list[Admitted] = []
     events = size = 0
     while line:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections import OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +14,7 @@ from receiver import logs
 from receiver.delivery.answers import Answer, unavailable
 from receiver.server.http_connection import HttpConnection, fail
 from receiver.server.request_reader import HttpRequest
-from receiver.server.turns import next_in_turn
+from receiver.server.turn_lines import TurnLines
 
 MOST_OF_STORE = 50
 """Requests of one store that wait for a thread. More would not be answered in time, and their connections would keep
@@ -28,23 +27,22 @@ class FlaskBridge:
         self._app, self._loop = app, loop
         self._threads, self._free = ThreadPoolExecutor(threads, "flask"), threads
         self._counted = logs.CountedLog(logs.get("receiver"))
-        self._waiting: OrderedDict[str, deque[tuple[HttpConnection, dict[str, Any]]]] = OrderedDict()
-        """For a free thread, by sender: a flood of one must not delay the proxy that asks whether we are ready."""
+        self._waiting: TurnLines[tuple[HttpConnection, dict[str, Any]]] = TurnLines()
+        """For a free thread. A flood of one sender must not delay the proxy that asks whether we are ready."""
 
     def serve(self, connection: HttpConnection, request: HttpRequest, store: str = "") -> None:
-        """Requests of a store that is known wait by store: many may have one address."""
-        variables = environ(request, connection.address)  # first: it may raise
-        line = self._waiting.setdefault(store or connection.sender, deque())
-        if store and len(line) >= MOST_OF_STORE:
-            self._counted.add("deliveries answered 503", store=store, reason="too many of its long batches wait")
-            connection.answer(TOO_MANY)
-            return
-        line.append((connection, variables))
+        """Requests of a store that is known wait by store: many may have one address. If too many wait, the newest of
+        the sender that has most is refused."""
+        self._waiting.add(store, connection.sender, (connection, environ(request, connection.address)))
         self._submit_next()
+        if store and self._waiting.count(store) > MOST_OF_STORE:
+            refused, _ = self._waiting.take_newest_of_most(store)
+            self._counted.add("deliveries answered 503", store=store, reason="too many of its long batches wait")
+            refused.answer(TOO_MANY)
 
     def _submit_next(self) -> None:
         while self._free and self._waiting:
-            connection, variables = next_in_turn(self._waiting, deque.popleft)
+            connection, variables = self._waiting.take()
             if connection.state != "closing":  # else its sender is gone, and sends it again
                 self._submit(connection, variables)
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from math import ceil, inf
 from time import monotonic, thread_time
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 TURN_SECONDS = 0.005
 SMALL_BYTES = 16 * 1024
@@ -193,16 +193,3 @@ class _SenderLine:
     def __init__(self) -> None:
         self.waiting: list[tuple[float, int, Stepwise]] = []
         self.debt = 0.0
-
-
-Line = TypeVar("Line", bound=Sized)
-Item = TypeVar("Item")
-
-
-def next_in_turn(lines: OrderedDict[str, Line], take: Callable[[Line], Item]) -> Item:
-    """Take one from the line of the sender whose turn it is. The others come before its next one."""
-    sender, line = lines.popitem(last=False)
-    item = take(line)
-    if line:
-        lines[sender] = line
-    return item

@@ -263,6 +263,38 @@ def test_a_long_batch_makes_its_sender_known_unless_it_is_repeated() -> None:
     assert asyncio.run(send()) == [-SPARE_BYTES, 70_000]
 
 
+def test_a_sender_with_many_long_batches_of_a_store_has_none_of_anothers_refused() -> None:
+    """Replays of one captured batch on 60 connections had all long batches of the store answered 503."""
+    app, may_go_on, answered = Flask("app"), threading.Event(), list[tuple[str, int]]()
+
+    @app.post("/")
+    def wait() -> str:
+        may_go_on.wait(10)
+        return "done"
+
+    class Sending:
+        state = "served"
+
+        def __init__(self, sender: str) -> None:
+            self.sender = self.address = sender
+
+        def answer(self, answer: Answer) -> None:
+            answered.append((self.sender, answer.status))
+
+    async def send() -> None:
+        bridge = FlaskBridge(app, asyncio.get_running_loop(), threads=1)
+        for sender in [MANY] * (MOST_OF_STORE + 1) + [FEW, MANY, FEW]:
+            bridge.serve(Sending(sender), HttpRequest("POST", "/", 1, {"host": "a"}, b"", True), "north")  # type: ignore[arg-type]
+        assert answered == [(MANY, 503)] * 3
+        may_go_on.set()
+        async with asyncio.timeout(10):
+            while len(answered) < MOST_OF_STORE + 4:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(send())
+    assert answered[3:7] == [(MANY, 200), (MANY, 200), (FEW, 200), (MANY, 200)]
+
+
 def test_long_batches_of_a_store_that_would_wait_too_long_are_refused_at_once() -> None:
     """On 1,000 connections of one store they left no place for other senders, for minutes."""
     app, may_go_on, answered = Flask("app"), threading.Event(), list[Answer]()

@@ -1,0 +1,57 @@
+"""Turn lines: what waits for its turn, by store and then by sender. Stores take turns, and so do the senders of each.
+
+By sender too, because anyone may send a delivery again that was captured: many would hold up the store's own.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sized
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Line = TypeVar("Line", bound=Sized)
+Taken = TypeVar("Taken")
+
+
+class TurnLines(Generic[Item]):
+    def __init__(self) -> None:
+        self._stores: OrderedDict[str, OrderedDict[str, deque[Item]]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._stores)
+
+    def add(self, store: str, sender: str, item: Item) -> None:
+        senders = self._stores.get(store)
+        if senders is None:
+            senders = self._stores[store] = OrderedDict()
+        senders.setdefault(sender, deque()).append(item)
+
+    def take(self) -> Item:
+        """The next one. There must be one."""
+        return self.take_some(deque.popleft)
+
+    def take_some(self, take: Callable[[deque[Item]], Taken]) -> Taken:
+        """What `take` takes from the line of the sender whose turn it is."""
+        return _in_turn(self._stores, lambda senders: _in_turn(senders, take))
+
+    def count(self, store: str) -> int:
+        return sum(map(len, self._stores[store].values())) if store in self._stores else 0
+
+    def take_newest_of_most(self, store: str) -> Item:
+        """The newest one of the sender that has most in the lines of this store."""
+        senders = self._stores[store]
+        sender = max(reversed(senders), key=lambda one: len(senders[one]))
+        item = senders[sender].pop()
+        if not senders[sender]:
+            del senders[sender]
+        return item
+
+
+def _in_turn(lines: OrderedDict[str, Line], take: Callable[[Line], Taken]) -> Taken:
+    """Take from the line whose turn it is. The others come before its next one."""
+    name, line = lines.popitem(last=False)
+    taken = take(line)
+    if line:
+        lines[name] = line
+    return taken
