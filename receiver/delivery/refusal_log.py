@@ -71,13 +71,13 @@ class RefusalBuffer:
         A refusal that lost its body is dropped first, of any store. If there is none, the store with the most refusals
         loses its oldest, but only if it has at least two more than this store.
         """
-        largest = max(self._waiting, key=lambda name: len(self._waiting[name]))
         if self.lines:
             self.lines.pop(0)
-        elif len(self._waiting[largest]) > len(self._waiting[store]) + 1:
-            self._add_bytes(largest, -self._waiting[largest].popleft().cost)
         else:
-            return False
+            largest = max(self._waiting, key=lambda name: len(self._waiting[name]))
+            if len(self._waiting[largest]) <= len(self._waiting[store]) + 1:
+                return False
+            self._add_bytes(largest, -self._waiting[largest].popleft().cost)
         self.count -= 1
         return True
 
@@ -133,7 +133,8 @@ class RefusalLog:
                 self._write(refusals)
             except Exception as error:  # noqa: BLE001  the thread must survive any error of disk or file
                 lost = sum(one.has_body for one in refusals)
-                self._problems.error("refused deliveries cannot be written", why=str(error), lost=lost)
+                if refusals:
+                    self._problems.error("refused deliveries cannot be written", why=str(error), lost=lost)
                 with self._lock:
                     self._buffer.add_lines(refusals)
 

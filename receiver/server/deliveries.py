@@ -23,6 +23,7 @@ from receiver.delivery.answers import Answer
 from receiver.delivery.storage import Stored, StoreResults
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.group_commit import GroupCommit
+from receiver.server.held_bytes import content_of
 from receiver.server.http_connection import HttpConnection, Serve, fail
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turn_lines import TurnLines
@@ -90,7 +91,8 @@ class Deliveries:
         self.store_next_group()  # first, so that it is stored while the answers are sent
         for (connection, delivery), stored in zip(group, results, strict=True):
             if isinstance(stored, Stored) and stored.status == "accepted":  # anyone can repeat one that was captured
-                connection.known_senders.add_accepted(connection.sender, connection.request_bytes)
+                for one in (delivery, *delivery.rest):
+                    connection.known_senders.add_accepted(connection.sender, content_of(one.event.body))
             try:
                 connection.answer(self._admission.answer(delivery, stored))
             except Exception:  # noqa: BLE001  logged there

@@ -12,9 +12,10 @@ from gunicorn.util import split_request_uri, unquote_to_wsgi_str
 
 from receiver import logs
 from receiver.delivery.answers import Answer, unavailable
+from receiver.server.held_bytes import BodyContent, content_of
 from receiver.server.http_connection import HttpConnection, fail
 from receiver.server.request_reader import HttpRequest
-from receiver.server.turn_lines import TurnLines
+from receiver.server.turn_lines import TurnLines, is_gone
 
 MOST_OF_STORE = 50
 """Requests of one store that wait for a thread. More would not be answered in time, and their connections would keep
@@ -33,7 +34,9 @@ class FlaskBridge:
     def serve(self, connection: HttpConnection, request: HttpRequest, store: str = "") -> None:
         """Requests of a store that is known wait by store: many may have one address. If too many wait, the newest of
         the sender that has most is refused."""
-        self._waiting.add(store, connection.sender, (connection, environ(request, connection.address)))
+        variables = environ(request, connection.address)
+        variables[_CONTENT] = content_of(request.body) if store else None
+        self._waiting.add(store, connection.sender, (connection, variables))
         self._submit_next()
         if store and self._waiting.count(store) > MOST_OF_STORE:
             refused, _ = self._waiting.take_newest_of_most(store)
@@ -43,13 +46,16 @@ class FlaskBridge:
     def _submit_next(self) -> None:
         while self._free and self._waiting:
             connection, variables = self._waiting.take()
-            if connection.state != "closing":  # else its sender is gone, and sends it again
+            if not is_gone((connection, variables)):  # else it is sent again
                 self._submit(connection, variables)
 
     def _submit(self, connection: HttpConnection, variables: dict[str, Any]) -> None:
         self._free -= 1
+        content = variables.pop(_CONTENT)  # not the body: frames of an error would keep it
         done = self._threads.submit(self._call, variables)
-        done.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._on_done, connection, future))
+        done.add_done_callback(
+            lambda future: self._loop.call_soon_threadsafe(self._on_done, connection, content, future)
+        )
 
     def _call(self, variables: dict[str, Any]) -> Answer:
         with self._app.request_context(variables), variables["wsgi.input"]:  # an error of Flask's would keep the body
@@ -57,20 +63,21 @@ class FlaskBridge:
             headers = tuple((name, value) for name, value in response.headers if name not in _OURS)
             return Answer(response.status_code, response.get_data(), response.content_type or "", headers)
 
-    def _on_done(self, connection: HttpConnection, future: Future[Answer]) -> None:
+    def _on_done(self, connection: HttpConnection, content: BodyContent | None, future: Future[Answer]) -> None:
         self._free += 1
         self._submit_next()
         try:
             answer = future.result()
-            if _ACCEPTED in answer.body:
-                connection.known_senders.add_accepted(connection.sender, connection.request_bytes)
+            if content and _ACCEPTED in answer.body:
+                connection.known_senders.add_accepted(connection.sender, content)
             connection.answer(answer)
         except Exception:  # noqa: BLE001  logged there
             fail(connection)
 
 
+_CONTENT = "storehooks.content"
 _ACCEPTED = b'"status":"accepted"'
-"""In the answer to a long batch that was new. In no other: JSON escapes the quotes of what a sender writes."""
+"""In the answer to a long batch that was new."""
 _OURS = frozenset(("Content-Type", "Content-Length"))
 """Headers that every answer gets."""
 

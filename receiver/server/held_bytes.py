@@ -34,12 +34,25 @@ class Held(NamedTuple):
     """Seconds in which its bytes have waited for the sender."""
 
 
+class BodyContent(NamedTuple):
+    """By what a body is known, without keeping it."""
+
+    size: int
+    hash: int
+
+
+def content_of(body: bytes) -> BodyContent:
+    return BodyContent(len(body), hash(body))
+
+
 class KnownSenders:
     """The latest KNOWN_SENDERS of accepted deliveries to this process, each with a balance: the bytes of these, less
     those of its other requests."""
 
     def __init__(self) -> None:
         self._balances: dict[str, int] = {}
+        self._contents: dict[BodyContent, None] = {}
+        """The latest that counted for a sender."""
 
     def balance(self, sender: str) -> int:
         return self._balances.get(sender, -SPARE_BYTES)
@@ -49,8 +62,15 @@ class KnownSenders:
         balance = self.balance(sender)
         return (size <= balance) + (size <= min(balance + SPARE_BYTES, KNOWN_BYTES))
 
-    def add_accepted(self, sender: str, size: int) -> None:
-        self._balances[sender] = min(KNOWN_BYTES, self._balances.pop(sender, 0) + size)
+    def add_accepted(self, sender: str, content: BodyContent) -> None:
+        """Each content counts once, for the first who sends it: where no id is signed, anyone can have a captured body
+        accepted again."""
+        if content in self._contents:
+            return
+        self._contents[content] = None
+        self._balances[sender] = min(KNOWN_BYTES, self._balances.pop(sender, 0) + content.size)
+        if len(self._contents) > KNOWN_SENDERS:
+            del self._contents[next(iter(self._contents))]
         if len(self._balances) > KNOWN_SENDERS:
             del self._balances[next(iter(self._balances))]
 

@@ -158,7 +158,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.reader = RequestReader(others.max_body)
         self._unread = b""
         self._request: HttpRequest | None = None
-        self.request_bytes = 0
+        self._request_bytes = 0
         """Of its head and body."""
         self.waiting_since = self.holding_since = 0.0
         """When this connection and its bytes began to wait for its sender: each byte moves them on by the time that it
@@ -172,7 +172,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        return len(self._unread) + self.reader.held_bytes + (self.request_bytes if self._request else 0)
+        return len(self._unread) + self.reader.held_bytes + (self._request_bytes if self._request else 0)
 
     # Called by the loop
 
@@ -270,16 +270,16 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _read(self) -> None:
         reader, has_head = self.reader, self.reader.in_body
         size = reader.read(self._unread) if self._unread else 0
-        if not self.peer and self._others.proxies and not has_head and reader.headers:
+        if not self.peer and self._others.proxies and not has_head and (reader.in_body or reader.request):
             self.sender = sender_at(self._others.proxies.sender(self.address, reader.headers))
         self._unread = self._unread[size:]
         if reader.fault:
             self.refuse(reader.fault)
         elif reader.request:
             self._request, reader.request = reader.request, None
-            self.request_bytes = reader.head_bytes + len(self._request.body)
+            self._request_bytes = reader.head_bytes + len(self._request.body)
             self.state, self.deadline = "complete", inf
-            self._schedule(self.request_bytes)
+            self._schedule(self._request_bytes)
         elif size and self._unread:
             self._schedule(len(self._unread))
         elif self._ended:

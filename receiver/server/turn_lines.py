@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sized
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-Item = TypeVar("Item")
+MOST_GONE = 50
+"""From this number in a line on, those whose senders are gone leave it: nothing else would bound it, as they have no
+connection any more. They were not answered, so they are sent again."""
+
+Item = TypeVar("Item", bound=tuple[Any, Any])
+"""A connection, and what waits to be done for it."""
 Line = TypeVar("Line", bound=Sized)
 Taken = TypeVar("Taken")
 
@@ -25,7 +30,10 @@ class TurnLines(Generic[Item]):
         senders = self._stores.get(store)
         if senders is None:
             senders = self._stores[store] = OrderedDict()
-        senders.setdefault(sender, deque()).append(item)
+        line = senders.setdefault(sender, deque())
+        while len(line) >= MOST_GONE and is_gone(line[0]):
+            line.popleft()
+        line.append(item)
 
     def take(self) -> Item:
         """The next one. There must be one."""
@@ -46,6 +54,11 @@ class TurnLines(Generic[Item]):
         if not senders[sender]:
             del senders[sender]
         return item
+
+
+def is_gone(item: tuple[Any, Any]) -> bool:
+    """Whether its sender is."""
+    return bool(item[0].state == "closing")
 
 
 def _in_turn(lines: OrderedDict[str, Line], take: Callable[[Line], Taken]) -> Taken:

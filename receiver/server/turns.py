@@ -6,7 +6,7 @@ each step is measured. Half of each turn is for large ones, and of these, what h
 
 Senders share the time, by their address: requests of one that has many connections wait for each other, and one whose
 steps take long waits until the others have had as much, also while the loop receives more of a large request of theirs.
-Behind a proxy that the config names, a request is of the sender that the proxy names, so it is read first, up to there.
+Behind a proxy that the config names, a request is of the sender that the proxy names, so its head is read first.
 Behind any other proxy all have one address.
 """
 
@@ -58,7 +58,7 @@ class Turns:
         self.at_end: Callable[[], None] = lambda: None
         self._added: deque[tuple[Stepwise, int]] = deque()
         self._unnamed: deque[Stepwise] = deque()
-        """Of a proxy, whose requests name their senders: each is one step, and then it is work of that sender."""
+        """Of a proxy, until the head of a request has named its sender."""
         self._small, self._large = SharedTime(), SharedTime(PATIENCE)
         self._scheduled = False
 
@@ -96,11 +96,11 @@ class Turns:
         return one is not None
 
     def _step(self, one: Stepwise, lines: SharedTime) -> None:
-        before = thread_time()
+        sender, before = one.sender, thread_time()
         one.step()
         used = thread_time() - before
         one.spent += min(used, STEP_SECONDS)
-        lines.charge(one, used)
+        lines.charge(sender or one.sender, used)
         if self._added:
             self._place()
 
@@ -134,7 +134,7 @@ class SharedTime:
     def add(self, one: Stepwise, rank: float) -> None:
         """In the line of its sender it comes after what has a lower rank."""
         self.count += 1
-        heappush(self._line(one).waiting, (rank, next(self._number), one))
+        heappush(self._line(one.sender).waiting, (rank, next(self._number), one))
 
     def take(self) -> Stepwise | None:
         """`count` must not be 0. None: those that wait owe more than a present sender whose next step may come."""
@@ -156,12 +156,12 @@ class SharedTime:
             for line in self._lines.values():  # all turns but the last of these at once, since that is faster
                 line.debt -= SHARE * (turns - 1)
 
-    def charge(self, one: Stepwise, seconds: float) -> None:
-        self._steps.pop(one.sender, None)
-        self._steps[one.sender] = monotonic()
+    def charge(self, sender: str, seconds: float) -> None:
+        self._steps.pop(sender, None)
+        self._steps[sender] = monotonic()
         self._forget_absent()
         if self.count or len(self._steps) > 1:
-            self._line(one).debt += seconds
+            self._line(sender).debt += seconds
         else:  # no other is present, so no sender owes another anything
             self._lines.clear()
 
@@ -182,10 +182,10 @@ class SharedTime:
         while self._steps and next(iter(self._steps.values())) < since:
             del self._steps[next(iter(self._steps))]
 
-    def _line(self, one: Stepwise) -> _SenderLine:
-        line = self._lines.get(one.sender)
+    def _line(self, sender: str) -> _SenderLine:
+        line = self._lines.get(sender)
         if line is None:
-            line = self._lines[one.sender] = _SenderLine()
+            line = self._lines[sender] = _SenderLine()
         return line
 
 

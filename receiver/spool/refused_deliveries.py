@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -149,7 +150,8 @@ class Refusals:
             for one in refusals:
                 self._insert(one, uptime)
             self._trim(bounds, now)
-        truncate_wal(self._db)
+        with suppress(sqlite3.Error, OSError):  # they are written, and the next call tries it again
+            truncate_wal(self._db)
 
     def delete(self, ids: Iterable[int]) -> None:
         """Delete refusals, with their bodies."""

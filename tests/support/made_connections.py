@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from unittest.mock import Mock
 
+from receiver.server.held_bytes import BodyContent
 from receiver.server.http_connection import RECEIVE_BYTES, HttpConnection, OpenConnections
 
 
@@ -26,3 +28,8 @@ def receive(connection: HttpConnection, data: bytes) -> None:
         piece = data[at : at + RECEIVE_BYTES]
         connection.get_buffer(-1)[: len(piece)] = piece
         connection.buffer_updated(len(piece))
+
+
+def new_content(size: int) -> BodyContent:
+    """Of a body that no other request has."""
+    return BodyContent(size, hash(os.urandom(8)))

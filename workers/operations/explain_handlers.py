@@ -69,7 +69,7 @@ def _with_run(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
             return _dropped(run, result)
         case RunStatus.FAILED:
             again = f"storehooks failures replay --event {facts.event.summary.id}"
-            called = run.reason not in ("no-such-handler", "lost-worker", "no-body")
+            called = run.reason not in _FAILED_WITHOUT_CALL
             return HandlerExplanation(run.handler, called, RunStatus.FAILED, f"failed, {attempt}: {run.error}", again)
         case RunStatus.WAITING:
             return _waiting(facts, run)
@@ -88,6 +88,7 @@ def _dropped(run: RunRecord, result: str) -> HandlerExplanation:
     return HandlerExplanation(run.handler, bool(run.attempts), RunStatus.DROPPED, f"dropped{result}")
 
 
+_FAILED_WITHOUT_CALL = ("no-such-handler", "lost-worker", "no-body")
 _NOT_CALLED = {
     "loop": ("loop", "storehooks doctor"),
     "own-write": (RunStatus.WAITING, ""),
@@ -103,7 +104,7 @@ def _waiting(facts: RoutingFacts, run: RunRecord) -> HandlerExplanation:
     if run.due_at is not None:
         return _due_later(facts, run, f"{run.due_at:%Y-%m-%d %H:%M:%S} UTC")
     found = _held(facts, run.handler) or _queued(run) or _limited(facts, run.handler)
-    if run.error and run.reason not in _NOT_CALLED:  # the handler was busy, or begins again at once
+    if run.error and run.reason not in (*_NOT_CALLED, *_FAILED_WITHOUT_CALL):  # it was busy, or begins again at once
         return replace(found, called=True, why=f"{run.error}; {found.why}")
     return found
 

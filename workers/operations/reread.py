@@ -102,7 +102,7 @@ def _with_redaction(read: Delivery, event: Event) -> Delivery:
     is_batch = ITEM in read.event.headers and ITEM not in event.headers
     if is_batch or read.event.delivery_id != event.delivery_id:
         removed = f"[redact] paths removed {', '.join(event.redacted)}"
-        why = f"{removed}, and its id is read from elsewhere now; drop it, and have the store send it again"
+        why = f"{removed}, and it has another id now; drop it, and have the store send it again"
         return Delivery(event, theirs="", unreadable=why)
     mark = " ".join((event.headers[REDACTED], *(one for one in read.event.redacted if one not in event.redacted)))
     own = replace(read.event, id=event.id, headers={**read.event.headers, REDACTED: mark})

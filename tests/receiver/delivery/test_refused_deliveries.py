@@ -24,7 +24,7 @@ from receiver.contract.signing.presets import PRESETS
 from receiver.contract.signing.signatures import Scheme
 from receiver.contract.stored_headers import MAX_NAME, NOT_STORED, _is_credential, headers_of_refusal, stored_headers
 from receiver.delivery.refusal_log import RefusalBuffer, RefusalLog
-from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals
+from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals, refused_deliveries
 from receiver.spool.database import WAL_BYTES
 from receiver.spool.refused_deliveries import fair_level
 from tests.support.harness import OTHER_SECRET, SECRET, System, eventually, own_server
@@ -548,6 +548,28 @@ def test_refusals_that_could_not_be_written_are_counted_later_and_not_said_to_be
     writer.close()
     (of,) = open_refusals(tmp_path).by_store()
     assert (of.total, of.with_body) == (4, 1)
+
+
+def test_a_buffer_full_of_lines_that_could_not_be_written_takes_new_refusals() -> None:
+    """It raised, so that a refused delivery got no answer."""
+    buffer = RefusalBuffer(max_lines=3)
+    buffer.add_lines([refusal(number) for number in range(5)])
+    buffer.add(refusal(9))
+    assert [(one.at, one.has_body) for one in buffer.all()] == [(3, False), (4, False), (9, True)]
+
+
+def test_refusals_whose_log_cannot_be_emptied_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(refused_deliveries, "truncate_wal", fails)
+    writer = RefusalLog(tmp_path, Bounds(3600, 1 << 20))
+    for _ in range(3):
+        writer.add(refusal(time.time()))
+        writer.flush()
+    writer.close()
+    (of,) = open_refusals(tmp_path).by_store()
+    assert (of.total, of.with_body) == (3, 3)
 
 
 @given(stores=st.lists(st.sampled_from("aaaaaaaaab"), max_size=400))

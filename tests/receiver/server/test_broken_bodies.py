@@ -82,9 +82,11 @@ def test_a_busy_sender_is_refused_after_those_that_have_signed_a_delivery_and_br
         process = Process(system, redis)
         async with await process.listen():
             for sender in CROWD:
-                assert await status(await process.send(sender, corpus.signed())) == 200
-            for _ in range(8):
-                assert await status(await process.send(BUSY, large)) == 200
+                own = corpus.signed(b'{"type":"order.paid","data":{"id":"%b"}}' % sender.encode())
+                assert await status(await process.send(sender, own)) == 200
+            for number in range(8):
+                other = corpus.signed(b'{"type":"order.paid","data":{"id":%d,"note":"%b"}}' % (number, b"x" * 300_000))
+                assert await status(await process.send(BUSY, other)) == 200
             for sender in CROWD * 4:
                 _, writer = await process.send(sender, unfinished)
                 await process.holds(len(unfinished))

@@ -6,6 +6,7 @@ import pytest
 
 from receiver.server import held_bytes
 from receiver.server.held_bytes import KNOWN_BYTES, SPARE_BYTES, Held, KnownSenders, order_of_refusal
+from tests.support.made_connections import new_content
 
 MB = 1_000_000
 
@@ -13,7 +14,7 @@ MB = 1_000_000
 def known(*senders: str, size: int = KNOWN_BYTES) -> KnownSenders:
     found = KnownSenders()
     for sender in senders:
-        found.add_accepted(sender, size)
+        found.add_accepted(sender, new_content(size))
     return found
 
 
@@ -56,7 +57,7 @@ def test_a_busy_sender_is_refused_after_those_that_have_signed_little() -> None:
     busy = {number: Held("192.0.2.7", MB // 2, 0.01) for number in range(60)}
     crowds = {100 + number: Held(f"192.0.2.{66 + number % 4}", MB // 2, 0.01) for number in range(100)}
     senders = known(*(f"192.0.2.{66 + number}" for number in range(4)), size=300)
-    senders.add_accepted("192.0.2.7", 30 * MB)
+    senders.add_accepted("192.0.2.7", new_content(30 * MB))
     assert set(order_of_refusal({**busy, **crowds}, senders)[:100]) == set(crowds)
 
 
@@ -66,17 +67,17 @@ def test_a_sender_of_small_deliveries_is_known_until_it_has_lost_what_it_may() -
     assert [senders.trust("a", size) for size in (300, 301, SPARE_BYTES + 300, SPARE_BYTES + 301)] == [2, 1, 1, 0]
     for _ in range(20):
         senders.add_other("a", MB)
-        senders.add_accepted("a", 300)
+        senders.add_accepted("a", new_content(300))
     assert senders.trust("a", MB) == 0
-    senders.add_accepted("a", MB)
+    senders.add_accepted("a", new_content(MB))
     assert senders.trust("a", MB) == 1, "what it lost is bounded"
 
 
 def test_a_sender_of_large_deliveries_stays_known_when_it_ends_some() -> None:
     senders = known("a", size=MB)
     for _ in range(100):
-        senders.add_accepted("a", MB)
-        senders.add_accepted("a", MB)
+        senders.add_accepted("a", new_content(MB))
+        senders.add_accepted("a", new_content(MB))
         senders.add_other("a", MB)
     assert senders.trust("a", KNOWN_BYTES - 2 * MB) == 2
     assert [senders.trust("a", size) for size in (KNOWN_BYTES, KNOWN_BYTES + 1)] == [1, 0], "also what it gains"
@@ -98,3 +99,18 @@ def test_the_latest_senders_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_bytes, "KNOWN_SENDERS", 2)
     senders = known("a", "b", "a", "c")
     assert [senders.trust(sender, 1) > 0 for sender in "abc"] == [True, False, True]
+
+
+def test_each_body_counts_once_for_the_first_who_sends_it() -> None:
+    """Where the id is not signed, anyone may have a captured body accepted again under another id."""
+    senders, content = known(), new_content(MB)
+    senders.add_accepted("store", content)
+    for _ in range(40):
+        senders.add_accepted("attacker", content)
+    assert (senders.balance("store"), senders.balance("attacker")) == (MB, -SPARE_BYTES)
+
+
+def test_the_latest_bodies_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_bytes, "KNOWN_SENDERS", 2)
+    senders = known(*"abc")
+    assert len(senders._contents) == 2

@@ -28,7 +28,7 @@ from receiver.server.http_connection import (
 )
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import Turns
-from tests.support.made_connections import arriving, receive, transport
+from tests.support.made_connections import arriving, new_content, receive, transport
 from tests.support.raw_http import chunked, request
 
 
@@ -429,7 +429,7 @@ def test_a_request_that_waits_to_be_served_is_dropped_with_its_connection() -> N
     """Large bodies of senders that reset their connections filled the memory, and kept others waiting."""
     loop, served = asyncio.new_event_loop(), Mock()
     connections = OpenConnections(Turns(loop), served, max_body=1_000_000, read_seconds=10)
-    connections.known_senders.add_accepted("192.0.2.1", 30_000)
+    connections.known_senders.add_accepted("192.0.2.1", new_content(30_000))
     lost = arriving(connections, request(body=b"x" * 20_000))
     while lost.state != "complete":
         lost.step()
@@ -444,7 +444,7 @@ def test_a_request_that_waits_to_be_served_is_dropped_with_its_connection() -> N
 def test_a_request_that_is_served_does_not_count_against_a_sender_that_is_gone() -> None:
     loop, served = asyncio.new_event_loop(), Mock()
     connections = OpenConnections(Turns(loop), served, max_body=1_000_000, read_seconds=10)
-    connections.known_senders.add_accepted("192.0.2.1", 30_000)
+    connections.known_senders.add_accepted("192.0.2.1", new_content(30_000))
     gone = arriving(connections, request(body=b"x" * 20_000))
     work_off(gone)
     gone.connection_lost(None)
@@ -462,7 +462,7 @@ def test_what_ends_unserved_counts_against_its_sender(
     monkeypatch.setattr(http_connection, "MAX_HELD_BYTES", 1000)
     loop = asyncio.new_event_loop()
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1_000_000, read_seconds=10)
-    connections.known_senders.add_accepted("192.0.2.1", 1_000_000)
+    connections.known_senders.add_accepted("192.0.2.1", new_content(1_000_000))
     one = arriving(connections, request(body=b"x" * size)[:-1])
     work_off(one)
     end(connections if end is OpenConnections.check else one)

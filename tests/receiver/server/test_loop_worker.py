@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -26,7 +27,7 @@ from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.deliveries import GROUP_BYTES, next_group
 from receiver.server.http_connection import OpenConnections
 from receiver.server.loop_worker import LoopWorker
-from receiver.server.turn_lines import TurnLines
+from receiver.server.turn_lines import MOST_GONE, TurnLines
 from receiver.server.turns import Turns
 from receiver.spool import open_events
 from tests.support.bad_input import Corpus
@@ -176,22 +177,37 @@ def test_small_batches_of_a_store_do_not_wait_for_large_ones_of_another_one_by_o
     assert [len(next_group(by_store(), by_store(), large)) for _ in range(3)] == [1, 1, 1], "their bytes count too"
 
 
+CONNECTED = SimpleNamespace(state="served")
+
+
+def test_deliveries_of_senders_that_are_gone_do_not_wait_without_end(system: System) -> None:
+    """Replays of a batch on connections that were reset filled the memory, and delayed others after the last."""
+    gone, one = SimpleNamespace(state="closing"), deliveries(system, 1)[0]
+    lines: TurnLines[tuple[SimpleNamespace, Delivery]] = TurnLines()
+    for number in range(3 * MOST_GONE):
+        lines.add("north", "192.0.2.66", (gone if number else CONNECTED, one))
+    assert lines.count("north") == 3 * MOST_GONE, "the first can be answered"
+    assert lines.take()[0] is CONNECTED
+    lines.add("north", "192.0.2.66", (CONNECTED, one))
+    assert lines.count("north") == MOST_GONE
+
+
 def test_deliveries_of_a_store_do_not_wait_for_all_those_that_another_sends_again(system: System) -> None:
     """Replays of one captured batch of 100 events delayed the store's own batches by four seconds."""
     event = deliveries(system, 1)[0].event
     own, captured = Delivery(event=event, theirs=""), Delivery(event=replace(event, body=b"{}"), theirs="")
     for rest in ((), (own,) * 99):
         lines = by_store(*[replace(captured, rest=rest)] * 300, sender="192.0.2.66")
-        lines.add(own.event.store, "192.0.2.1", (None, replace(own, rest=rest)))
+        lines.add(own.event.store, "192.0.2.1", (CONNECTED, replace(own, rest=rest)))
         small, batches = (by_store(), lines) if rest else (lines, by_store())
         groups = [found.event for _ in range(2) for _, found in next_group(small, by_store(), batches)]
         assert groups.index(own.event) == 1
 
 
 def by_store(*waiting: Delivery, sender: str = "192.0.2.1") -> Any:
-    lines: TurnLines[tuple[None, Delivery]] = TurnLines()
+    lines: TurnLines[tuple[SimpleNamespace, Delivery]] = TurnLines()
     for one in waiting:
-        lines.add(one.event.store, sender, (None, one))
+        lines.add(one.event.store, sender, (CONNECTED, one))
     return lines
 
 

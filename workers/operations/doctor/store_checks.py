@@ -201,13 +201,16 @@ def _open_events(facts: Facts, name: str) -> Iterator[Finding]:
     most = facts.config.stores[name].max_stored
     number = facts.inbox.counters.stores.get(name, {}).get("open", 0) if facts.inbox else 0
     if most and number >= NEARLY_FULL * most:
-        text = f"{number:,} open events, and max_stored is {most:,}"
         where = facts.config.place("stores", name, "max_stored")
         fix = f"see what they wait for: storehooks events --store {name} --status open; or raise max_stored ({where})"
         if number >= most:
-            yield fail(name, f"{text}: its deliveries are answered 503", fix=fix)
+            yield fail(
+                name, f"{number:,} open events, and max_stored is {most:,}: its deliveries are answered 503", fix=fix
+            )
         else:
-            yield warn(name, f"{text}: then its deliveries are answered 503", fix=fix)
+            yield warn(
+                name, f"{number:,} open events; at max_stored ({most:,}) its deliveries are answered 503", fix=fix
+            )
 
 
 # Refused deliveries

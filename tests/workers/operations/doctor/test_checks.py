@@ -638,7 +638,7 @@ def test_a_forward_without_a_secret_of_events_that_were_redacted_is_a_warning(
 
 @pytest.mark.parametrize(
     ("number", "told"),
-    [(3, ""), (4, "warn north: 4 open events, and max_stored is 5: then "), (5, "fail north: 5 open events, and max")],
+    [(3, ""), (4, "warn north: 4 open events; at max_stored (5) its"), (5, "fail north: 5 open events, and max")],
 )
 def test_a_store_whose_deliveries_are_answered_503_for_its_open_events_is_a_failure(
     facts: Facts, tmp_path: Path, number: int, told: str
