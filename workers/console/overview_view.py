@@ -40,8 +40,7 @@ _COMMANDS: tuple[tuple[str, str, str, bool], ...] = (
     (r"refused release --store (?P<store>\S+)", "Release", "actions.release", True),
     (r"handlers resume (?P<handler>\S+)", "Resume", "actions.resume_handler", True),
     (r"stores resume (?P<store>\S+)", "Resume", "actions.resume_store", True),
-    (r"failures\b", "Open failures", "failures.page", False),
-    (r"events reread\b", "Open failures", "failures.page", False),
+    (r"(?:failures|events reread)\b", "Open failures", "failures.page", False),
     (r"handlers retire (?P<name>\S+)", "Open handlers", "system.handlers", False),
 )
 """The commands that doctor proposes as a fix, and what the console has for them."""

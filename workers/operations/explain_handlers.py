@@ -32,6 +32,8 @@ class RoutingFacts:
     """Limits, or h:HANDLER, that are closed by Busy, and until when."""
     full: frozenset[str] = frozenset()
     """Limits that have no free slot."""
+    paced: frozenset[str] = frozenset()
+    """Limits that have a rate."""
     absent: Mapping[str, AbsentHandler] = field(default_factory=dict)
     """Handlers that no worker has now, although some were declared in the last 15 minutes."""
     plugin_faults: frozenset[tuple[str, str]] = frozenset()
@@ -164,7 +166,8 @@ def _limited(facts: RoutingFacts, name: str) -> HandlerExplanation:
     if faults := sorted(fault for one, fault in facts.plugin_faults if one == plugin):
         why = f"ready; a worker cannot load the plugin {plugin} any more: {'; '.join(faults)}"
         return HandlerExplanation(name, False, RunStatus.WAITING, why, "storehooks doctor")
-    return HandlerExplanation(name, False, RunStatus.WAITING, "ready; waiting for a worker", "storehooks stats")
+    why = f"ready; waiting for a worker, or for the rate of [limits.{limit}]" if limit in facts.paced else ""
+    return HandlerExplanation(name, False, RunStatus.WAITING, why or "ready; waiting for a worker", "storehooks stats")
 
 
 def _without_run(facts: RoutingFacts, name: str) -> HandlerExplanation:

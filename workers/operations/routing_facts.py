@@ -29,6 +29,7 @@ def read_routing_facts(
         paused=frozenset(Administration(client).paused()),
         busy=queries.busy_limits(),
         full=frozenset(name for name, most in limits.items() if queries.slots_taken(name) >= most),
+        paced=frozenset(name for name, one in config.limits.items() if one.rate),
         absent=HandlerQueries(client).absent(),
         plugin_faults=frozenset(
             (plugin, one.plugin_fault) for one in HealthQueries(client).workers() for plugin in one.faulty_plugins

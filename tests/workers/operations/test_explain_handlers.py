@@ -140,6 +140,18 @@ def explained(
         ),
         (explained(run("s.a", "waiting", 0), handler=declared("s.a")), False, "waiting", "waiting for a worker"),
         (
+            explained(run("s.a", "waiting", 0), handler=declared("s.a", limit="erp"), paced=frozenset({"erp"})),
+            False,
+            "waiting",
+            "ready; waiting for a worker, or for the rate of [limits.erp]",
+        ),
+        (
+            explained(run("s.a", "waiting", 0, error="retired", reason="no-such-handler"), handler=declared("s.a")),
+            False,
+            "waiting",
+            "ready; waiting for a worker",
+        ),
+        (
             explained(handler=declared("s.a", topics="product.*")),
             False,
             "topic",
