@@ -79,7 +79,7 @@ def _rotation_hints(store: Store, detail: str) -> list[Hint]:
         Hint(
             f"the signature matches {secret.fingerprint}, which expired {format_time(secret.not_after)}",
             f"extend not_after in {secret.origin or f'[stores.{store.name}] signing_secrets'}, then send HUP; or "
-            f"finish the rotation: storehooks subscriptions rotate --store {store.name}",
+            f"have the store sign with a newer one (with an API: storehooks subscriptions rotate --store {store.name})",
         )
         for secret in store.secrets
         if secret.not_after and secret.fingerprint in detail
