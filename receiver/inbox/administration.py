@@ -42,7 +42,7 @@ class ReopenResult(StrEnum):
     ERASED = "erased"
     UNREADABLE = "unreadable"
     CHANGED = "changed"
-    """It was selected by a bulk action; only then it is examined for this."""
+    """It was selected as a failure; only then it is examined for this."""
     ABSENT = "absent"
     GONE = "gone"
     DAMAGED = "damaged"
@@ -119,23 +119,26 @@ class Administration(ServerUser):
         queues: Mapping[str, str],
         *,
         make: bool = False,
+        failures_only: bool = False,
         again: bool = False,
         urgent: bool = False,
         orders: Mapping[str, str] | None = None,
         cursor: tuple[str, str] = ("", ""),
         step: BulkStep = NO_STEP,
     ) -> list[ReopenResult]:
-        """Make ended runs ready again; with `make`, also create runs for a handler that had none; with `again`, also
-        repeat effects of `ctx.once`; with `urgent`, runs of a paused handler begin too.
+        """Make ended runs ready again; with `make`, also create runs for a handler that had none; with `failures_only`,
+        not those that are no failures any more; with `again`, also repeat effects of `ctx.once`; with `urgent`, runs of
+        a paused handler begin too.
 
         `orders` is the order of an item, for a run that has none yet; see lua/shared/order.lua. `cursor` is a replay's
         name and its position, stored in the same step. As a step of a bulk action that is not to be taken any more, it
         changes nothing and returns nothing.
         """
         name, value = cursor
+        which = "failed" if failures_only else int(make)
         parts: list[Argument] = []
         for item in items:
-            parts += (item, queues.get(keys.split_item(item)[1], "default"), int(make), (orders or {}).get(item, ""))
+            parts += (item, queues.get(keys.split_item(item)[1], "default"), which, (orders or {}).get(item, ""))
         options: list[Argument] = [keys.CURSOR + name if name else "", value, int(again), int(urgent), *step]
         replies = script_runner.run_one(self.client, "reopen", *options, *parts)
         return [ReopenResult(reply.decode()) for reply in replies]

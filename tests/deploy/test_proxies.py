@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import ssl
+import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -21,6 +25,9 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 KILLS = 4
 CLOSED = "RemoteProtocolError('Server disconnected without sending a response.')"
 SENDERS = 6
+LIMIT = 200
+"""Connections of one address, in the files of deploy/."""
+LISTENS = "0A"
 
 
 class Front:
@@ -28,7 +35,7 @@ class Front:
 
     def __init__(self, proxy: str, system: System, web: Process, ca: PrivateCa, port: int) -> None:
         self.proxy, self.system, self.web, self.ca = proxy, system, web, ca
-        self.url = f"https://127.0.0.1:{port}"
+        self.port, self.url = port, f"https://127.0.0.1:{port}"
 
     def sender(self, address: str = "127.0.0.1") -> httpx2.Client:
         """A store that calls from an address of the loopback network."""
@@ -106,6 +113,41 @@ def test_the_true_address_of_the_sender_is_recorded(front: Front) -> None:
 
     eventually(lambda: "127.0.0.2" in recorded(), what="its address is recorded")
     assert "203.0.113.9" not in recorded()
+
+
+def test_requests_of_one_address_are_limited_also_if_it_resets_its_connections(front: Front) -> None:
+    """One address took all places of a receiver, and other senders waited for up to 60 s."""
+    if front.proxy == "caddy":
+        pytest.skip("it has no limit")
+    request = front.system.request()
+    head = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    sent = f"POST /webhooks/north HTTP/1.1\r\nHost: a\r\nContent-Length: {len(request.body)}\r\n{head}\r\n"
+    context = ssl.create_default_context(cafile=front.ca.ca)
+    context.check_hostname = False
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    stopped = [front.web.pid, *children_of(front.web.pid)]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        for _ in range(LIMIT + 60):
+            with contextlib.suppress(OSError):  # the limit
+                plain = socket.create_connection(("127.0.0.1", front.port), source_address=("127.0.0.3", 0))
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                with context.wrap_socket(plain) as secure:
+                    assert secure.selected_alpn_protocol() != "h2", "it has many requests at once"
+                    secure.sendall(sent.encode() + request.body)
+        if front.proxy == "nginx":  # HAProxy ends those of senders that are gone
+            eventually(lambda: connections_at(front.system.port) > LIMIT // 2)
+        assert connections_at(front.system.port) <= LIMIT + 10
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+
+
+def connections_at(port: int) -> int:
+    """Of all states, at the side that listens."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] != LISTENS for row in rows)
 
 
 def test_a_killed_web_process_costs_no_delivery(front: Front) -> None:

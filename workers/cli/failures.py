@@ -209,7 +209,7 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
     total = min(chosen.total, first or chosen.total)
     output.confirm(f"replay {counted(total, 'run')}", yes=yes)
     replay = Replay(Inbox(client), AllEvents(client, None), rate=rate, first=first, urgent=bool(first or event_id))
-    work = partial(replay.group, chosen.group.id) if chosen.group else partial(replay.items, chosen.items)
+    work = partial(replay.group, chosen.group.id) if chosen.group else partial(replay.failures, chosen.items)
     record(client, "replay", count=total, group=group, event=event_id, first=first)
     run_replay(replay, work, total=total)
 

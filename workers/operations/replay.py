@@ -103,7 +103,12 @@ class Replay:
 
     def group(self, group: str) -> None:
         """Replay every run that is in a failure group now."""
-        self.items(self._failures.runs_of(group))
+        self.failures(self._failures.runs_of(group))
+
+    def failures(self, items: Iterable[str]) -> None:
+        """Replay these failed runs, except for those that were replayed or dropped meanwhile, and are no failures."""
+        for step in self._steps(iter(items)):
+            self._reopen(step, failures_only=True)
 
     def items(self, items: Iterable[str], *, make: bool = False) -> None:
         """Replay these runs. With `make`, a run is created for a handler that has none yet."""
@@ -115,8 +120,10 @@ class Replay:
         left = self.matching(selection)
         for step in self._steps(left):
             items, positions = zip(*step, strict=True)
-            cursor = ("", "") if selection.run_status == RunState.FAILED else (selection.name, positions[-1])
-            self._reopen(items, make=selection.handler is not None, cursor=cursor)
+            if selection.run_status == RunState.FAILED:
+                self._reopen(items, failures_only=True)
+            else:
+                self._reopen(items, make=selection.handler is not None, cursor=(selection.name, positions[-1]))
         if next(left, None) is None:
             self.administration.end_replay(selection.name)
 
@@ -145,11 +152,25 @@ class Replay:
         left = RUNS_AT_ONCE if self._first is None else self._first - self.replayed
         return min(left, self._rate.slice)
 
-    def _reopen(self, items: Sequence[str], *, make: bool, cursor: tuple[str, str] = ("", "")) -> None:
+    def _reopen(
+        self,
+        items: Sequence[str],
+        *,
+        make: bool = False,
+        failures_only: bool = False,
+        cursor: tuple[str, str] = ("", ""),
+    ) -> None:
         self._events.bring_back(keys.split_item(item)[0] for item in items)
         orders = {item: self._order_of(item) for item in items if keys.split_item(item)[1] in self._orders}
         results = self.administration.reopen(
-            items, self.queues, make=make, again=self._again, urgent=self._urgent, orders=orders, cursor=cursor
+            items,
+            self.queues,
+            make=make,
+            failures_only=failures_only,
+            again=self._again,
+            urgent=self._urgent,
+            orders=orders,
+            cursor=cursor,
         )
         self.counts.update(zip(results, (keys.split_item(item)[1] for item in items), strict=True))
         self.progress(len(items))

@@ -4,7 +4,8 @@
 --       3 "1" to remove the handler's once marks for these events, so that effects are repeated
 --       4 "1" to make the runs of paused handlers urgent: each begins although its handler is paused, until it was attempted
 --       5 to 8 the step of a bulk action, see shared/bulk.lua
---       then for each run: item, queue, "1" to create a missing run, and the order of a run that has none yet, or ""
+--       then for each run: item, queue, "1" to create a missing run or "failed" for one that must still be a failure or its
+--       retry, and the order of a run that has none yet, or ""
 -- returns for each run what became of it; `ReopenResult` in administration.py lists the words. Nothing if the step of a
 -- bulk action was not taken
 local urgent, reopened -- whether they are urgent; the order keys of those that are ordered
@@ -45,7 +46,7 @@ local function begin_reopened()
   end
 end
 
-local function reopen(item, queue, make, order)
+local function reopen(item, queue, which, order)
   local id, handler = split(item)
   local e = P .. 'e:' .. id
   local store = redis.call('HGET', e, 'store')
@@ -53,11 +54,12 @@ local function reopen(item, queue, make, order)
   if handler == 'intake' then return 'unreadable' end
   if not is_selected(item, id, handler) then return 'changed' end
   local run = read_run(id, handler)
-  if not run and not make then return 'absent' end
+  if not run and which ~= '1' then return 'absent' end
   if run and is_open(run, handler) then return 'open' end
   if redis.call('HEXISTS', e, 'erased') == 1 then return 'erased' end
   if redis.call('EXISTS', P .. 'b:' .. id) == 0 then return 'no-body' end
   local waits = run and (run.state == 'later' or run.state == 'ready')
+  if which == 'failed' and not waits and run.state ~= 'failed' then return 'changed' end -- replayed or dropped by another
   if waits or (run and run.state == 'failed') then
     redis.call('ZREM', set_of(run.state, handler, store), item)
     leave_group(id, handler, store)
@@ -88,9 +90,8 @@ return function()
   local results, items = {}, {}
   urgent, reopened = ARGV[4] == '1', {}
   for at = 9, #ARGV, 4 do
-    local make = ARGV[at + 2] == '1'
     items[#items + 1] = ARGV[at]
-    results[#results + 1] = change_or_quarantine(ARGV[at], reopen, ARGV[at], ARGV[at + 1], make, ARGV[at + 3])
+    results[#results + 1] = change_or_quarantine(ARGV[at], reopen, unpack(ARGV, at, at + 3))
   end
   begin_reopened()
   end_step(5, items, results)

@@ -5,10 +5,15 @@ from __future__ import annotations
 import signal
 import sys
 
-from receiver.inbox import Declaration, Outcome, keys
+import pytest
+
+from receiver.inbox import Declaration, FailureQueries, Outcome, keys
+from receiver.inbox.administration import ReopenResult
 from receiver.inbox.outcomes import OutcomeKind
 from tests.receiver.inbox.test_inbox import claim_one, route
 from tests.support.harness import Process, System, eventually
+from workers.operations.all_events import AllEvents
+from workers.operations.replay import Replay
 
 GREET, PRINT = "shop.greet", "shop.print"
 TOPICS = ("order.created", "order.paid")
@@ -77,6 +82,29 @@ def test_a_failed_run_that_failed_again_is_among_the_rest(system: System) -> Non
     assert "1 run replayed" in system.run_cli(*failed, "--first", "1").stdout
     fail_replayed(system)
     assert "3 runs replayed" in system.run_cli(*failed).stdout
+
+
+@pytest.mark.parametrize("ends", ["done", "dropped"])
+def test_a_replay_of_failures_leaves_those_that_another_has_replayed_or_dropped(system: System, ends: str) -> None:
+    """Two people at once, and each effect came twice; what one had dropped was run."""
+    ids = done_events(system, 6, GREET)
+    system.run_cli("events", "replay", *ids, "--yes")
+    fail_replayed(system)
+    (group,) = FailureQueries(system.client).groups().entries
+    replay = Replay(system.inbox, AllEvents(system.client, None), rate=None, first=None)
+    listed = FailureQueries(system.client).runs_of(group.id)
+    replay.failures([next(listed)])
+    finish_replayed(system)
+    if ends == "dropped":
+        system.administration.drop([keys.run_item(one, GREET) for one in ids], reason="by hand")
+    else:
+        assert "5 runs replayed" in system.run_cli("failures", "replay", "--group", group.id, "--yes").stdout
+        finish_replayed(system)
+    before = replays(system, ids)
+    replay.failures(listed)
+    assert replays(system, ids) == before
+    assert replay.counts[ReopenResult.CHANGED, GREET] == 5
+    assert system.ledger.counters().total["open"] == 0
 
 
 def test_the_first_few_may_be_some_of_the_runs_of_an_event(system: System) -> None:
