@@ -144,6 +144,21 @@ def test_requests_of_one_address_are_limited_also_if_it_resets_its_connections(f
             os.kill(pid, signal.SIGCONT)
 
 
+def test_http_2_is_not_spoken_where_connections_are_limited(front: Front) -> None:
+    """A connection of HTTP/2 has 100 requests at once. It may also begin without being agreed upon."""
+    if front.proxy == "caddy":
+        pytest.skip("it has no limit")
+    context = ssl.create_default_context(cafile=front.ca.ca)
+    context.set_alpn_protocols(["http/1.1"])
+    settings = struct.pack(">HBBBI", 0, 0, 4, 0, 0)
+    with (
+        socket.create_connection(("127.0.0.1", front.port), timeout=20) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+    ):
+        secure.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
+        assert b"HTTP/1.1 4" in secure.recv(1000)
+
+
 def connections_at(port: int) -> int:
     """Of all states, at the side that listens."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
