@@ -73,7 +73,7 @@ class OpenConnections:
         self, turns: Turns, serve: Serve, *, max_body: int, read_seconds: float, proxies: TrustedProxies | None = None
     ) -> None:
         self.turns, self.serve, self.max_body, self.read_seconds = turns, serve, max_body, read_seconds
-        self.proxies = proxies
+        self.proxies = proxies or TrustedProxies()
         self.all: set[HttpConnection] = set()
         """Those that have a descriptor, so also those that are closing."""
         self.most = connections_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -181,8 +181,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(0)  # `pause_writing` then says that an answer is not sent yet
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else str(peer or "")
-        named_later = self._others.proxies and self._others.proxies.has(self.address)
-        self.peer = self.sender = "" if named_later else sender_at(self.address)
+        is_proxy = self._others.proxies.has(self.address)  # each of its requests names a sender
+        self.peer = self.sender = "" if is_proxy else sender_at(self.address) or "a socket of this host"
         self._enter("idle", self._others.read_seconds)
         self._others.all.add(self)
 
@@ -270,7 +270,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _read(self) -> None:
         reader, has_head = self.reader, self.reader.in_body
         size = reader.read(self._unread) if self._unread else 0
-        if not self.peer and self._others.proxies and not has_head and (reader.in_body or reader.request):
+        if not self.peer and not has_head and (reader.in_body or reader.request):
             self.sender = sender_at(self._others.proxies.sender(self.address, reader.headers))
         self._unread = self._unread[size:]
         if reader.fault:

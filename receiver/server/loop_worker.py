@@ -66,13 +66,12 @@ class LoopWorker(Worker):
         long_batches = FlaskBridge(self.wsgi, self._loop, 1)
         deliveries = Deliveries(pipeline.admission, self._commit, flask.serve, long_batches.serve)
         turns.at_end = deliveries.store_next_group
-        proxies = TrustedProxies(config.receiver.trusted_proxies) if config.receiver.trusted_proxies else None
         self._connections = OpenConnections(
             turns,
             deliveries.serve,
             max_body=config.receiver.max_body,
             read_seconds=config.receiver.read_timeout,
-            proxies=proxies,
+            proxies=TrustedProxies(config.receiver.trusted_proxies),
         )
 
     def _listen(self) -> None:

@@ -20,6 +20,7 @@ from tests.support.front_proxies import PrivateCa, filled_in, start_proxy
 from tests.support.harness import System, children_of, eventually, free_port, own_server
 from tests.support.installations import PLUGIN
 from tests.support.programs import Process
+from tests.support.raw_http import request
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 KILLS = 4
@@ -42,6 +43,11 @@ class Front:
         trusted = ssl.create_default_context(cafile=self.ca.ca)
         transport = httpx2.HTTPTransport(verify=trusted, local_address=address)
         return httpx2.Client(base_url=self.url, transport=transport, timeout=60)
+
+    def delivery(self) -> bytes:
+        """The bytes of a request with a delivery."""
+        made = self.system.request()
+        return request("/webhooks/north", list(made.headers.items()), made.body)
 
     def post(
         self, sender: httpx2.Client, *, body: bytes | None = None, headers: dict[str, str] | None = None
@@ -119,9 +125,6 @@ def test_requests_of_one_address_are_limited_also_if_it_resets_its_connections(f
     """One address took all places of a receiver, and other senders waited for up to 60 s."""
     if front.proxy == "caddy":
         pytest.skip("it has no limit")
-    request = front.system.request()
-    head = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
-    sent = f"POST /webhooks/north HTTP/1.1\r\nHost: a\r\nContent-Length: {len(request.body)}\r\n{head}\r\n"
     context = ssl.create_default_context(cafile=front.ca.ca)
     context.check_hostname = False
     context.set_alpn_protocols(["h2", "http/1.1"])
@@ -135,7 +138,7 @@ def test_requests_of_one_address_are_limited_also_if_it_resets_its_connections(f
                 plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 with context.wrap_socket(plain) as secure:
                     assert secure.selected_alpn_protocol() != "h2", "it has many requests at once"
-                    secure.sendall(sent.encode() + request.body)
+                    secure.sendall(front.delivery())
         if front.proxy == "nginx":  # HAProxy ends those of senders that are gone
             eventually(lambda: connections_at(front.system.port) > LIMIT // 2)
         assert connections_at(front.system.port) <= LIMIT + 10
@@ -157,6 +160,17 @@ def test_http_2_is_not_spoken_where_connections_are_limited(front: Front) -> Non
     ):
         secure.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
         assert b"HTTP/1.1 4" in secure.recv(1000)
+
+
+def test_a_sender_that_has_closed_its_sending_side_gets_its_answer(front: Front) -> None:
+    context = ssl.create_default_context(cafile=front.ca.ca)
+    with (
+        socket.create_connection(("127.0.0.1", front.port), timeout=20) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+    ):
+        secure.sendall(front.delivery())
+        socket.socket.shutdown(secure, socket.SHUT_WR)
+        assert b"HTTP/1.1 200" in secure.recv(1000)
 
 
 def connections_at(port: int) -> int:

@@ -90,6 +90,14 @@ def test_senders_take_turns_however_many_requests_each_has(size: int) -> None:
     assert done == ["a", "b", "c", "a", "b"] + ["a"] * 98
 
 
+def test_requests_of_a_unix_socket_share_the_time_of_one_sender() -> None:
+    """It has no address, and an empty one is that of a proxy whose request has not named its sender."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
+    assert arriving(connections, b"", "").sender
+    loop.close()
+
+
 def test_requests_of_a_proxy_are_read_first_and_then_share_the_time_of_their_senders() -> None:
     """The proxy took turns with three senders behind it, so the requests of all others waited for 600 of theirs."""
     loop, done = asyncio.new_event_loop(), list[str]()
@@ -118,7 +126,7 @@ def test_requests_of_a_proxy_are_read_first_and_then_share_the_time_of_their_sen
 
 
 def test_time_of_a_request_that_is_answered_at_once_is_its_senders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind a proxy it was nobody's, so an outsider paid for none of its refused requests."""
+    """Behind a proxy no sender was charged, so the refused requests of an outsider took time from all others."""
     loop, charged = asyncio.new_event_loop(), list[str]()
     monkeypatch.setattr(SharedTime, "charge", lambda _, sender, __: charged.append(sender))
 
