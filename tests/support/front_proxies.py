@@ -55,11 +55,12 @@ def _openssl(*words: str | Path) -> None:
     subprocess.run(["openssl", *words], check=True, capture_output=True)
 
 
-def start_proxy(name: str, folder: Path, ca: PrivateCa, *, port: int, web: str) -> Process:
+def start_proxy(name: str, folder: Path, ca: PrivateCa, *, port: int, web: str, ipv6: bool = False) -> Process:
     """Start nginx, caddy or haproxy on the port, in front of the web process at an address."""
     if not shutil.which(name):
         pytest.skip(f"{name} is not installed")
-    command, env = {"nginx": _nginx, "caddy": _caddy, "haproxy": _haproxy}[name](folder, ca, port, web)
+    listen = [f"127.0.0.1:{port}", *([f"[::1]:{port}"] if ipv6 else [])]
+    command, env = {"nginx": _nginx, "caddy": _caddy, "haproxy": _haproxy}[name](folder, ca, listen, web)
     proxy = Process(command, log=folder / f"{name}.log", env=env)
     eventually(lambda: _listens(port) or not proxy.alive, 20, what=f"{name} listens")
     assert proxy.alive, proxy.output()
@@ -80,10 +81,10 @@ def filled_in(file: Path, words: dict[str, str]) -> str:
     return text
 
 
-def _nginx(folder: Path, ca: PrivateCa, port: int, web: str) -> tuple[list[str], dict[str, str]]:
+def _nginx(folder: Path, ca: PrivateCa, listen: list[str], web: str) -> tuple[list[str], dict[str, str]]:
     conf = folder / "storehooks.conf"
     words = {
-        "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
+        "listen 443 ssl;": " ".join(f"listen {address} ssl;" for address in listen),
         WEB: web,
         f"/etc/ssl/certs/{NAME}.pem": str(ca.certificate),
         f"/etc/ssl/private/{NAME}.key": str(ca.key),
@@ -99,15 +100,15 @@ def _user() -> str:
     return "user root;" if os.geteuid() == 0 else ""
 
 
-def _caddy(folder: Path, ca: PrivateCa, port: int, web: str) -> tuple[list[str], dict[str, str]]:
-    site = f"https://127.0.0.1:{port} {{\n\tbind 127.0.0.1\n\ttls {ca.certificate} {ca.key}\n"
+def _caddy(folder: Path, ca: PrivateCa, listen: list[str], web: str) -> tuple[list[str], dict[str, str]]:
+    site = f"https://{listen[0]} {{\n\tbind 127.0.0.1\n\ttls {ca.certificate} {ca.key}\n"
     text = filled_in(DEPLOY / "caddy/Caddyfile", {f"\n{NAME} {{\n": f"\n{site}", WEB: web})
     (folder / "Caddyfile").write_text("{\n\tadmin off\n\tauto_https disable_redirects\n}\n" + text)
     command = ["caddy", "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
     return command, {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
 
 
-def _haproxy(folder: Path, ca: PrivateCa, port: int, web: str) -> tuple[list[str], dict[str, str]]:
-    words = {"bind :443": f"bind 127.0.0.1:{port}", f"/etc/haproxy/certs/{NAME}.pem": str(ca.both), WEB: web}
+def _haproxy(folder: Path, ca: PrivateCa, listen: list[str], web: str) -> tuple[list[str], dict[str, str]]:
+    words = {"bind :443": f"bind {','.join(listen)}", f"/etc/haproxy/certs/{NAME}.pem": str(ca.both), WEB: web}
     (folder / "haproxy.cfg").write_text(filled_in(DEPLOY / "haproxy/haproxy.cfg", words))
     return ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")], {}
