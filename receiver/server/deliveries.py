@@ -26,13 +26,15 @@ from receiver.server.group_commit import GroupCommit
 from receiver.server.held_bytes import content_of
 from receiver.server.http_connection import HttpConnection, Serve, fail
 from receiver.server.request_reader import HttpRequest
-from receiver.server.turn_lines import TurnLines
+from receiver.server.turn_lines import LimitedTurnLines, TurnLines
 from receiver.server.turns import SMALL_BYTES
 
 GROUP_BYTES = 1 << 20
 """Of large deliveries in a group: the small ones with them and after them must not wait long."""
 BATCH_EVENTS = 100
 """Of one store's batches in a group, if it is not one batch that has more."""
+MOST_BATCHES = 200
+"""Of one store that wait. Anyone may send one again that was captured, faster than they are stored."""
 _TARGET = re.compile(r"/webhooks(?:/([a-z0-9][a-z0-9_-]{0,62}))?(?:\?([^#]*))?")
 _PATH = re.compile(r"/+webhooks(?:/([^/]+))?")
 """As Flask finds it. Both match every store name, configured or not: the time of an answer must not reveal which ones
@@ -54,7 +56,7 @@ class Deliveries:
         self._serve_others, self._serve_long_batch = serve_others, serve_long_batch
         self._small: TurnLines[Admitted] = TurnLines()
         self._large: TurnLines[Admitted] = TurnLines()
-        self._batches: TurnLines[Admitted] = TurnLines()
+        self._batches: TurnLines[Admitted] = LimitedTurnLines(MOST_BATCHES, "batches")
         """Deliveries admitted while the group before them is being stored."""
 
     def serve(self, connection: HttpConnection, request: HttpRequest) -> None:

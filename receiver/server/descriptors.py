@@ -1,10 +1,11 @@
-"""Descriptors: how many connections a process may hold, and how many bytes of one wait in the kernel."""
+"""Descriptors: how many connections a process may hold, and what the kernel knows of one."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
 import resource
+import select
 import sys
 from termios import FIONREAD
 
@@ -25,3 +26,13 @@ def unreceived_bytes(transport: asyncio.Transport) -> int:
     """How many bytes of a sender have arrived, and the loop has not received yet."""
     descriptor = transport.get_extra_info("socket").fileno()
     return int.from_bytes(fcntl.ioctl(descriptor, FIONREAD, bytes(4)), sys.byteorder) if descriptor >= 0 else 0
+
+
+def is_reset(transport: asyncio.Transport) -> bool:
+    """Whether its sender has reset the connection. The loop notices this where it receives, but not in a pause."""
+    descriptor = transport.get_extra_info("socket").fileno()
+    if descriptor < 0:
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)  # errors are reported in any case; a sender that only sends no more is none
+    return bool(poll.poll(0))

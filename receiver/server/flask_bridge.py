@@ -10,38 +10,30 @@ from typing import Any
 from flask import Flask
 from gunicorn.util import split_request_uri, unquote_to_wsgi_str
 
-from receiver import logs
-from receiver.delivery.answers import Answer, unavailable
+from receiver.delivery.answers import Answer
 from receiver.server.held_bytes import BodyContent, content_of
 from receiver.server.http_connection import HttpConnection, fail
 from receiver.server.request_reader import HttpRequest
-from receiver.server.turn_lines import TurnLines, is_gone
+from receiver.server.turn_lines import LimitedTurnLines, is_gone
 
 MOST_OF_STORE = 50
-"""Requests of one store that wait for a thread. More would not be answered in time, and their connections would keep
-other senders out: they may not end meanwhile."""
-TOO_MANY = unavailable("Too many long batches of this store wait. Retry later.")
+"""Long batches of one store that wait for a thread."""
 
 
 class FlaskBridge:
     def __init__(self, app: Flask, loop: asyncio.AbstractEventLoop, threads: int) -> None:
         self._app, self._loop = app, loop
         self._threads, self._free = ThreadPoolExecutor(threads, "flask"), threads
-        self._counted = logs.CountedLog(logs.get("receiver"))
-        self._waiting: TurnLines[tuple[HttpConnection, dict[str, Any]]] = TurnLines()
+        self._waiting: LimitedTurnLines[tuple[HttpConnection, dict[str, Any]]]
+        self._waiting = LimitedTurnLines(MOST_OF_STORE, "long batches")
         """For a free thread. A flood of one sender must not delay the proxy that asks whether we are ready."""
 
     def serve(self, connection: HttpConnection, request: HttpRequest, store: str = "") -> None:
-        """Requests of a store that is known wait by store: many may have one address. If too many wait, the newest of
-        the sender that has most is refused."""
+        """Requests of a store that is known wait by store: many may have one address."""
         variables = environ(request, connection.address)
         variables[_CONTENT] = content_of(request.body) if store else None
         self._waiting.add(store, connection.sender, (connection, variables))
         self._submit_next()
-        if store and self._waiting.count(store) > MOST_OF_STORE:
-            refused, _ = self._waiting.take_newest_of_most(store)
-            self._counted.add("deliveries answered 503", store=store, reason="too many of its long batches wait")
-            refused.answer(TOO_MANY)
 
     def _submit_next(self) -> None:
         while self._free and self._waiting:

@@ -21,7 +21,7 @@ from typing import Literal, cast
 from receiver import logs
 from receiver.delivery.answers import Answer, protocol_error, to_bytes
 from receiver.delivery.sender_address import TrustedProxies, sender_at
-from receiver.server.descriptors import connections_within, unreceived_bytes
+from receiver.server.descriptors import connections_within, is_reset, unreceived_bytes
 from receiver.server.held_bytes import Held, KnownSenders, order_of_refusal
 from receiver.server.request_reader import HttpRequest, RequestReader
 from receiver.server.turns import Turns
@@ -57,13 +57,11 @@ STOP_SECONDS = 0.2
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 State = Literal["idle", "receiving", "complete", "served", "sending", "lingering", "closing"]
-MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")
-"""Which connections may end for new ones."""
+MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")  # for new connections
 Serve = Callable[["HttpConnection", HttpRequest], None]
 """Called with each request. In the end `answer` or `fail` must be called for it."""
 
-problems = logs.ThrottledLog(logs.get("receiver"))
-"""Limited: a sender may find a request that raises, and send it without end."""
+problems = logs.ThrottledLog(logs.get("receiver"))  # a sender may find a request that raises, and send it without end
 
 
 class OpenConnections:
@@ -129,8 +127,10 @@ class OpenConnections:
         return ended
 
     def check(self) -> None:
-        """Called again and again: end those that are overdue, or that hold too many bytes."""
+        """Called again and again: end those that are overdue, or gone, or that hold too many bytes."""
         now = monotonic()
+        for connection in [one for one in self.all if not one.receives and is_reset(one.transport)]:
+            connection.close()
         for connection in [one for one in self.all if one.deadline < now and may_be_late(one)]:
             end(connection)
         excess = sum(one.held_bytes for one in self.all) - MAX_HELD_BYTES
@@ -167,7 +167,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Whether a step of this connection is waiting for its turn, and since when."""
         self.spent = 0.0
         """Seconds of the processor that its steps have taken for this request, beyond what its bytes may take."""
-        self._receives, self.received_at = True, 0.0
+        self.receives, self.received_at = True, 0.0
         self._ended = self._paused = self._closing = False
 
     @property
@@ -219,7 +219,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The sender sends no more. What has arrived is answered, because it may still read."""
-        self._ended = True
+        self._ended, self.receives = True, False
         self._schedule(0)
         return not self._closing
 
@@ -293,8 +293,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._receive_more(True)
 
     def _receive_more(self, more: bool) -> None:
-        if more != self._receives and not self._ended:
-            self._receives = more
+        if more != self.receives and not self._ended:
+            self.receives = more
             (self.transport.resume_reading if more else self.transport.pause_reading)()
 
     # Answering

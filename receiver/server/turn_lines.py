@@ -9,6 +9,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sized
 from typing import Any, Generic, TypeVar
 
+from receiver import logs
+from receiver.delivery.answers import unavailable
+
 MOST_GONE = 50
 """From this number in a line on, those whose senders are gone leave it: nothing else would bound it, as they have no
 connection any more. They were not answered, so they are sent again."""
@@ -46,8 +49,27 @@ class TurnLines(Generic[Item]):
     def count(self, store: str) -> int:
         return sum(map(len, self._stores[store].values())) if store in self._stores else 0
 
-    def take_newest_of_most(self, store: str) -> Item:
-        """The newest one of the sender that has most in the lines of this store."""
+
+class LimitedTurnLines(TurnLines[Item]):
+    """Of one store, only some wait. More would not be answered in time, and their connections would keep other senders
+    out: they may not end meanwhile."""
+
+    def __init__(self, most: int, what: str) -> None:
+        super().__init__()
+        self._most, self._what = most, what
+        self._counted = logs.CountedLog(logs.get("receiver"))
+
+    def add(self, store: str, sender: str, item: Item) -> None:
+        """If too many of the store wait then, the newest of the sender that has most is refused. What is of no store
+        has no limit."""
+        super().add(store, sender, item)
+        if store and self.count(store) > self._most:
+            self._counted.add("deliveries answered 503", store=store, reason=f"too many of its {self._what} wait")
+            self._take_newest_of_most(store)[0].answer(
+                unavailable(f"Too many {self._what} of this store wait. Retry later.")
+            )
+
+    def _take_newest_of_most(self, store: str) -> Item:
         senders = self._stores[store]
         sender = max(reversed(senders), key=lambda one: len(senders[one]))
         item = senders[sender].pop()

@@ -1,4 +1,4 @@
-"""Addresses of one IPv6 network at the proxies that limit connections: in a network namespace, where all of them are local.
+"""Addresses of one IPv6 network, where connections are limited: in a network namespace, where all of them are local.
 
 The test runs this file as a program in the namespace. It starts the proxy of deploy/ in front of a server that answers
 nothing, and counts the requests that reach it.
@@ -33,12 +33,11 @@ LAST_ARRIVES_WITHIN = 3.0
 @pytest.mark.parametrize("proxy", ["nginx", "haproxy"])
 def test_the_addresses_of_one_network_share_a_limit(proxy: str, tmp_path: Path) -> None:
     """Ten addresses of one network had 2,000 connections, and other senders waited for 4 s."""
-    if not shutil.which("ip") or subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode:
+    if not shutil.which("ip") or subprocess.run(["unshare", "--net", "true"], check=False).returncode:
         pytest.skip("needs ip, and the right to make a network namespace")
     words = [sys.executable, "-m", "tests.deploy.test_ipv6_senders", proxy, str(tmp_path)]
-    done = subprocess.run(
-        ["unshare", "--net", "sh", "-c", SET_UP + " ".join(words)], cwd=ROOT, capture_output=True, text=True
-    )
+    command = ["unshare", "--net", "sh", "-c", SET_UP + " ".join(words)]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {NETWORK: LIMIT, OTHER: 5}
 

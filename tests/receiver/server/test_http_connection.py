@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from receiver import logs
@@ -425,6 +427,44 @@ def test_a_connection_that_is_lost_is_not_read_any_more() -> None:
     loop.close()
 
 
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("then", ["reset", "more", "half-closed"])
+def test_a_reset_is_noticed_while_a_request_is_served(new_loop: Callable[[], Any], then: str) -> None:
+    """Replays of a batch with some bytes after it kept all others waiting, for 10 s after their senders were gone."""
+
+    async def reset_while_served() -> None:
+        loop = asyncio.get_running_loop()
+        connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=5)
+        server = await loop.create_server(lambda: HttpConnection(connections), "127.0.0.1", 0)
+        async with server:
+            with socket.create_connection(server.sockets[0].getsockname()) as sender:
+                sender.sendall(request())
+                await until(lambda: any(one.state == "served" for one in connections.all))
+                if then == "more":
+                    sender.sendall(b"GET /x")
+                elif then == "half-closed":
+                    sender.shutdown(socket.SHUT_WR)
+                await until(lambda: then == "reset" or not next(iter(connections.all)).receives)
+                connections.check()
+                assert connections.all, "the sender waits for its answer"
+                sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+            def is_gone() -> bool:
+                connections.check()
+                return not connections.all
+
+            await until(is_gone)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(reset_while_served())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 def test_a_request_that_waits_to_be_served_is_dropped_with_its_connection() -> None:
     """Large bodies of senders that reset their connections filled the memory, and kept others waiting."""
     loop, served = asyncio.new_event_loop(), Mock()
@@ -549,7 +589,7 @@ def test_requests_that_wait_behind_another_leave_most_bytes_to_others() -> None:
             senders = [await asyncio.open_connection(*server.sockets[0].getsockname()) for _ in range(20)]
             for _, writer in senders:
                 writer.write(sent)
-            while not all(one.state == "served" and not one._receives for one in connections.all):
+            while not all(one.state == "served" and not one.receives for one in connections.all):
                 await asyncio.sleep(0)  # until each has received all that it receives
             most = max(one.held_bytes for one in connections.all)
             for _, writer in senders:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -20,13 +21,15 @@ from redis.exceptions import ResponseError
 
 from receiver.contract.compose import compose
 from receiver.contract.intake import Delivery, receive
+from receiver.delivery.answers import Answer
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import AcceptResult, keys
 from receiver.inbox.accept_batch import GROUP_SIZE
-from receiver.server.deliveries import GROUP_BYTES, next_group
+from receiver.server.deliveries import GROUP_BYTES, MOST_BATCHES, Deliveries, next_group
 from receiver.server.http_connection import OpenConnections
 from receiver.server.loop_worker import LoopWorker
+from receiver.server.request_reader import HttpRequest
 from receiver.server.turn_lines import MOST_GONE, TurnLines
 from receiver.server.turns import Turns
 from receiver.spool import open_events
@@ -202,6 +205,21 @@ def test_deliveries_of_a_store_do_not_wait_for_all_those_that_another_sends_agai
         small, batches = (by_store(), lines) if rest else (lines, by_store())
         groups = [found.event for _ in range(2) for _, found in next_group(small, by_store(), batches)]
         assert groups.index(own.event) == 1
+
+
+def test_batches_that_are_sent_again_leave_places_for_others(system: System) -> None:
+    """Replays of a captured batch, faster than they are stored, had all places of a process; others waited for 10 s."""
+    one, answered = deliveries(system, 1)[0], list[tuple[str, int]]()
+    admission = Mock(admit=Mock(return_value=replace(one, rest=(one,) * 99)))
+    admitting = Deliveries(admission, Mock(busy=True), Mock(), Mock())
+    again = HttpRequest("POST", "/webhooks/north", 1, {"host": "a"}, b"[]", True)
+    for sender in ["192.0.2.66"] * (MOST_BATCHES + 50) + ["192.0.2.1"] * 3:
+
+        def answer(answer: Answer, sender: str = sender) -> None:
+            answered.append((sender, answer.status))
+
+        admitting.serve(Mock(sender=sender, state="served", answer=answer), again)
+    assert answered == [("192.0.2.66", 503)] * 53
 
 
 def by_store(*waiting: Delivery, sender: str = "192.0.2.1") -> Any:
