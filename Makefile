@@ -29,7 +29,7 @@ test: $(DEV)  ## the test suite; needs nothing but Python (ARGS="-n 0 -k name" p
 	@$(BIN)/python -m pytest -n $$(($$(nproc) * 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # pytest ends with 5 if ARGS pick no test of a part: they must pick some of one.
-test-full: $(DEV) $(DOCS)  ## the tests that measure time, and those that need other programs: faketime, strace, openssl, postgresql, node, slowhttptest, chromium, promtool, nginx, caddy, haproxy, systemd; skipped where one is missing
+test-full: $(DEV) $(DOCS)  ## the tests that measure time, and those that need other programs: faketime, strace, openssl, postgresql, node, slowhttptest, chromium, promtool, nginx, caddy, haproxy, nftables, systemd; skipped where one is missing
 	@$(BIN)/python -m pytest -m "full and not slow and not timed" -n 2 --dist loadfile $(ARGS); full=$$?; \
 	[ $$full = 0 ] || [ $$full = $(if $(ARGS),5,none) ] || exit $$full; \
 	$(BIN)/python -m pytest -m "timed and not slow" $(ARGS); timed=$$?; \
