@@ -21,15 +21,11 @@ from typing import Literal, cast
 from receiver import logs
 from receiver.delivery.answers import Answer, protocol_error, to_bytes
 from receiver.delivery.sender_address import TrustedProxies, sender_at
-from receiver.server.descriptors import connections_within, is_reset, unreceived_bytes
-from receiver.server.held_bytes import Held, KnownSenders, order_of_refusal
+from receiver.server.descriptors import connections_within
+from receiver.server.held_bytes import KnownSenders
 from receiver.server.request_reader import HttpRequest, RequestReader
 from receiver.server.turns import Turns
 
-MAX_HELD_BYTES = 64 << 20
-"""Bytes of requests that one process holds. Beyond it, some are answered 503, in the order of `order_of_refusal`. A
-quarter is always left for those that arrive: complete ones end soon, and are no reason to refuse others. Requests of at
-most RECEIVE_BYTES are not refused: on all connections, they take less than that quarter."""
 RECEIVE_BYTES = 16 * 1024
 """Bytes that are received at once. No more are received ahead while a request is read or served, so that requests which
 wait behind it take less than half of what all connections may hold: an outsider could have larger ones refused."""
@@ -42,14 +38,11 @@ SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 SLOW_SENDER = 4096
 """Bytes in a second. A request that arrives as fast keeps its connection when some must end for new ones."""
-BEHIND_SECONDS = 0.25
-"""How far a slower one may be behind when bytes of it wait in the kernel. Those of trickles do all the time."""
 AHEAD_SECONDS = 0.7
 """For how long a sender may pause that has sent as much before, or that has not begun."""
 SECONDS_OF_BYTE, SECONDS_OF_PIECE = 1e-8, 6e-5
 """Of the processor, for reading what is received at once. An ordinary request takes a third, also one in chunks and in
 packets of 512 bytes. Packets that are full of chunks of one byte take three times as long."""
-COSTLY_SECONDS = 0.001
 HOLD_SECONDS = 4.0
 """The bytes of a request that arrives evenly within this time do not wait for its sender, whatever its size."""
 STOP_SECONDS = 0.2
@@ -57,15 +50,15 @@ STOP_SECONDS = 0.2
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 State = Literal["idle", "receiving", "complete", "served", "sending", "lingering", "closing"]
-MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")  # for new connections
 Serve = Callable[["HttpConnection", HttpRequest], None]
 """Called with each request. In the end `answer` or `fail` must be called for it."""
 
-problems = logs.ThrottledLog(logs.get("receiver"))  # a sender may find a request that raises, and send it without end
+problems = logs.ThrottledLog(logs.get("receiver"))
+"""Limited: a sender may find a request that raises, and send it without end."""
 
 
-class OpenConnections:
-    """The connections of a process, and what they share."""
+class ConnectionGroup:
+    """What the connections of a process share."""
 
     def __init__(
         self, turns: Turns, serve: Serve, *, max_body: int, read_seconds: float, proxies: TrustedProxies | None = None
@@ -98,62 +91,9 @@ class OpenConnections:
         """How many new connections may come now."""
         return self.most - len(self.all)
 
-    def make_space(self, count: int) -> None:
-        """End the oldest connections for this number of new ones, less those that are closing. While none is closing
-        and none may end, it is crowded."""
-        closing = sum(one.state == "closing" for one in self.all)
-        self.crowded = not (closing + self.end_oldest(count - closing))
-
-    def end_oldest(self, count: int) -> int:
-        """End connections for new ones, at most this number, and return how many: first those that linger or take long
-        to read, then those that have waited for their sender longest. Any other request that has arrived is answered,
-        also if the loop has not received it yet, unless its sender was too slow before."""
-        waiting = [one for one in self.all if one.state in MAY_END and may_be_late(one)]
-        burdens = {one for one in waiting if one.state == "lingering" or is_costly(one)}
-        ahead = ahead_of_a_flood(waiting, self.most)
-        waiting.sort(key=lambda one: (one not in burdens, ahead.get(one, 0), one.waiting_since))
-        ended, stays = 0, inf
-        for connection in waiting:
-            if ended >= count:
-                break
-            if connection.waiting_since > stays + BEHIND_SECONDS:  # faster than one that stays
-                continue
-            if connection in burdens or not may_have_arrived(connection):
-                end(connection)
-                self.counted.add("connections ended for new ones")
-                ended += 1
-            elif connection.state == "receiving":
-                stays = min(stays, connection.waiting_since)
-        return ended
-
-    def check(self) -> None:
-        """Called again and again: end those that are overdue, or gone, or that hold too many bytes."""
-        now = monotonic()
-        for connection in [one for one in self.all if not one.receives and is_reset(one.transport)]:
-            connection.close()
-        for connection in [one for one in self.all if one.deadline < now and may_be_late(one)]:
-            end(connection)
-        excess = sum(one.held_bytes for one in self.all) - MAX_HELD_BYTES
-        receiving = [one for one in self.all if one.state == "receiving"] if excess > 0 else []
-        held = {one: Held(one.sender, one.held_bytes, waited(one, now)) for one in receiving}
-        excess = min(excess, sum(one.size for one in held.values()) - MAX_HELD_BYTES // 4)
-        large = {one: its for one, its in held.items() if its.size > RECEIVE_BYTES}
-        for connection in order_of_refusal(large, self.known_senders):
-            if excess > 0:
-                excess -= held[connection].size
-                connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
-                self.counted.add("requests answered 503, because too many bytes arrive at once")
-
-    def stop(self) -> None:
-        """Wait only a moment for new requests. Answers promised keep-alive, so some requests may be on the way."""
-        self.stopping = True
-        for connection in self.all:
-            if connection.state == "idle":
-                connection.deadline = min(connection.deadline, monotonic() + STOP_SECONDS)
-
 
 class HttpConnection(asyncio.BufferedProtocol):
-    def __init__(self, others: OpenConnections) -> None:
+    def __init__(self, others: ConnectionGroup) -> None:
         self._others, self.known_senders = others, others.known_senders
         self.reader = RequestReader(others.max_body)
         self._unread = b""
@@ -358,43 +298,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._receive_more(True)
 
 
-def end(connection: HttpConnection) -> None:
-    """Time out a request that is arriving, with an answer; close any other connection."""
-    connection.refuse(HTTPStatus.REQUEST_TIMEOUT) if connection.state == "receiving" else connection.close()
-
-
 def fail(connection: HttpConnection) -> None:
     """Close a connection whose request raised. Call it while the exception is handled."""
     problems.error("a connection could not be served", exc_info=True)
     connection.close()
-
-
-def may_be_late(connection: HttpConnection) -> bool:
-    """Whether time that passes is its own fault: it does not wait for its turn, or its body takes long to read."""
-    return not connection.has_step or is_costly(connection)
-
-
-def is_costly(connection: HttpConnection) -> bool:
-    """Whether a request has taken long to read, and goes on. That of no sender of webhooks does."""
-    return connection.state == "receiving" and connection.spent > COSTLY_SECONDS
-
-
-def ahead_of_a_flood(waiting: list[HttpConnection], most: int) -> dict[HttpConnection, int]:
-    """The bytes of those that are not behind, while most connections have just begun: if thousands do in a second, all
-    of them are newer than the last bytes of a sender that pauses. But few send as many bytes as it."""
-    now = monotonic()
-    if sum(now - one.since < AHEAD_SECONDS for one in waiting) <= most // 2:
-        return {}
-    return {one: one.held_bytes for one in waiting if one.waiting_since > now}
-
-
-def waited(connection: HttpConnection, now: float) -> float:
-    """For how long its bytes have waited for its sender, without the time in which they wait for their turn."""
-    return (connection.scheduled_at if connection.has_step else now) - connection.holding_since
-
-
-def may_have_arrived(connection: HttpConnection) -> bool:
-    """Whether bytes of it wait in the kernel, and its sender was not too slow before, also with these."""
-    size = unreceived_bytes(connection.transport)
-    behind = connection.received_at - connection.waiting_since - size / SLOW_SENDER
-    return size > 0 and (connection.state != "receiving" or behind < BEHIND_SECONDS)

@@ -21,7 +21,8 @@ from receiver.delivery.sender_address import TrustedProxies
 from receiver.server.deliveries import Deliveries
 from receiver.server.flask_bridge import FlaskBridge
 from receiver.server.group_commit import GroupCommit
-from receiver.server.http_connection import HttpConnection, OpenConnections
+from receiver.server.http_connection import HttpConnection
+from receiver.server.open_connections import OpenConnections
 from receiver.server.turns import Turns
 
 try:

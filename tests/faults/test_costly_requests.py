@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.server.http_connection import MAX_HELD_BYTES
+from receiver.server.open_connections import MAX_HELD_BYTES
 from tests.support.attackers import start_attack
 from tests.support.bad_input import Corpus
 from tests.support.harness import System, children_of

@@ -7,7 +7,8 @@ import socket
 from unittest.mock import Mock
 
 from receiver.server.held_bytes import BodyContent
-from receiver.server.http_connection import RECEIVE_BYTES, HttpConnection, OpenConnections
+from receiver.server.http_connection import RECEIVE_BYTES, HttpConnection
+from receiver.server.open_connections import OpenConnections
 
 
 def transport(connected: socket.socket | None = None, address: str = "192.0.2.1") -> Mock:

@@ -11,10 +11,11 @@ from redis import Redis
 
 from receiver.contract.intake import Delivery
 from receiver.delivery.storage import Stored, StoreResults
-from receiver.server import held_bytes, http_connection
+from receiver.server import held_bytes, open_connections
 from receiver.server.deliveries import Deliveries
 from receiver.server.group_commit import GroupCommit
-from receiver.server.http_connection import HttpConnection, OpenConnections
+from receiver.server.http_connection import HttpConnection
+from receiver.server.open_connections import OpenConnections
 from receiver.server.turns import Turns
 from tests.receiver.delivery.test_unknown_stores import admission
 from tests.support.bad_input import Corpus
@@ -70,7 +71,7 @@ def test_a_busy_sender_is_refused_after_those_that_have_signed_a_delivery_and_br
     system: System, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None of theirs was refused, so they stayed known, and had up to two thirds of its deliveries answered 503."""
-    monkeypatch.setattr(http_connection, "MAX_HELD_BYTES", HELD_BYTES)
+    monkeypatch.setattr(open_connections, "MAX_HELD_BYTES", HELD_BYTES)
     monkeypatch.setattr(held_bytes, "KNOWN_BYTES", HELD_BYTES // 2)
     monkeypatch.setattr(held_bytes, "SPARE_BYTES", HELD_BYTES // 4)
     monkeypatch.setattr(held_bytes, "PAUSE_SECONDS", 60)  # other tests may take the processor meanwhile

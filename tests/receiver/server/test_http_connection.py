@@ -16,22 +16,23 @@ import uvloop
 from structlog.testing import capture_logs
 
 from receiver import logs
-from receiver.server import http_connection
+from receiver.server import http_connection, open_connections
 from receiver.server.descriptors import CONNECTIONS, connections_within
+from receiver.server.held_bytes import SPARE_BYTES
 from receiver.server.http_connection import (
     BODY_BYTES,
     KEEP_ALIVE_SECONDS,
-    MAX_HELD_BYTES,
     PIECE_BYTES,
     RECEIVE_BYTES,
     HttpConnection,
-    OpenConnections,
-    is_costly,
 )
+from receiver.server.open_connections import CROWD_SECONDS, MAX_HELD_BYTES, OpenConnections, is_costly
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import Turns
 from tests.support.made_connections import arriving, new_content, receive, transport
 from tests.support.raw_http import chunked, request
+
+MANY, FEW = "192.0.2.1", "192.0.2.2"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,8 @@ def test_no_more_connections_end_than_are_needed_and_each_counts_until_it_is_clo
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(http_connection, "monotonic", lambda: clock.now)
+    for module in (http_connection, open_connections):
+        monkeypatch.setattr(module, "monotonic", lambda: clock.now)
     return clock
 
 
@@ -427,6 +429,32 @@ def test_a_connection_that_is_lost_is_not_read_any_more() -> None:
     loop.close()
 
 
+def test_waiting_requests_of_an_unknown_sender_that_has_most_places_end_for_new_connections() -> None:
+    """One that closed its connections, and so needed few at a time, had all places, and others waited for 8 s."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
+    connections.most = 6
+    served, *many, few = (arriving(connections, request(), one) for one in [MANY] * 4 + [FEW])
+    for one in (served, *many, few):
+        one.step()
+    served.step()
+    assert [one.state for one in (served, *many, few)] == ["served", *["complete"] * 3, "complete"]
+    connections.make_space(6)
+    assert connections.crowded, "they may be answered soon"
+    for one in (served, *many, few):
+        one.received_at -= CROWD_SECONDS
+    connections.known_senders.add_accepted(MANY, new_content(1))
+    connections.make_space(6)
+    assert connections.crowded, "its deliveries are genuine"
+    connections.known_senders.add_other(MANY, 2 * SPARE_BYTES)
+    connections.make_space(6)
+    loop.close()
+    assert not connections.crowded
+    assert [one.state for one in (served, *many, few)] == ["closing", *["lingering"] * 3, "complete"]
+    assert all(b"503" in one.transport.write.call_args[0][0] for one in many)  # type: ignore[attr-defined]
+    served.transport.write.assert_not_called()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("then", ["reset", "more", "half-closed"])
 def test_a_reset_is_noticed_while_a_request_is_served(new_loop: Callable[[], Any], then: str) -> None:
@@ -493,13 +521,13 @@ def test_a_request_that_is_served_does_not_count_against_a_sender_that_is_gone()
     assert connections.known_senders.balance("192.0.2.1") == 30_000
 
 
-@pytest.mark.parametrize("end", [HttpConnection.close, http_connection.end, OpenConnections.check])
+@pytest.mark.parametrize("end", [HttpConnection.close, open_connections.end, OpenConnections.check])
 @pytest.mark.parametrize("size", [20_000, 900_000])
 def test_what_ends_unserved_counts_against_its_sender(
     monkeypatch: pytest.MonkeyPatch, size: int, end: Callable[[Any], None]
 ) -> None:
     """Attackers that broke off what they sent stayed known, as no delivery of theirs was refused."""
-    monkeypatch.setattr(http_connection, "MAX_HELD_BYTES", 1000)
+    monkeypatch.setattr(open_connections, "MAX_HELD_BYTES", 1000)
     loop = asyncio.new_event_loop()
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1_000_000, read_seconds=10)
     connections.known_senders.add_accepted("192.0.2.1", new_content(1_000_000))
@@ -533,7 +561,7 @@ def test_a_request_that_waits_for_its_turn_is_arriving_and_gets_an_answer_at_its
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
     waiting = arriving(connections, b"POST / HTTP/1.1\r\n")
     assert waiting.state == "receiving"
-    http_connection.end(waiting)
+    open_connections.end(waiting)
     loop.close()
     assert waiting.transport.write.call_args[0][0].startswith(b"HTTP/1.1 408 ")  # type: ignore[attr-defined]
 
@@ -543,7 +571,7 @@ def test_large_deliveries_that_arrive_are_not_refused_for_those_that_hold_bytes(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, more: bytes
 ) -> None:
     """930 senders of 71 kB that ended after two seconds had each delivery of 900 kB that took as long answered 503."""
-    monkeypatch.setattr(http_connection, "MAX_HELD_BYTES", 1 << 20)
+    monkeypatch.setattr(open_connections, "MAX_HELD_BYTES", 1 << 20)
     loop = asyncio.new_event_loop()
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1 << 20, read_seconds=10)
     small, large = (arriving(connections, request(body=b"x" * size)[:200]) for size in (9_000, 900_000))
@@ -562,7 +590,7 @@ def test_large_deliveries_that_arrive_are_not_refused_for_those_that_hold_bytes(
 
 def test_complete_requests_have_none_refused_that_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     """900 senders that completed 128 kB at once had deliveries of 200 bytes answered 503."""
-    monkeypatch.setattr(http_connection, "MAX_HELD_BYTES", 1 << 20)
+    monkeypatch.setattr(open_connections, "MAX_HELD_BYTES", 1 << 20)
     loop = asyncio.new_event_loop()
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1 << 20, read_seconds=10)
     complete = [arriving(connections, request(body=b"x" * 60_000)) for _ in range(20)]

@@ -27,8 +27,8 @@ from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import AcceptResult, keys
 from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.server.deliveries import GROUP_BYTES, MOST_BATCHES, Deliveries, next_group
-from receiver.server.http_connection import OpenConnections
 from receiver.server.loop_worker import LoopWorker
+from receiver.server.open_connections import OpenConnections
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turn_lines import MOST_GONE, TurnLines
 from receiver.server.turns import Turns

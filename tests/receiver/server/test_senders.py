@@ -14,7 +14,8 @@ from receiver.delivery.sender_address import TrustedProxies, sender_at
 from receiver.server import turns
 from receiver.server.flask_bridge import MOST_OF_STORE, FlaskBridge
 from receiver.server.held_bytes import SPARE_BYTES, KnownSenders
-from receiver.server.http_connection import HttpConnection, OpenConnections
+from receiver.server.http_connection import HttpConnection
+from receiver.server.open_connections import OpenConnections
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import SMALL_BYTES, SharedTime, Turns
 from tests.support.made_connections import arriving, receive
