@@ -127,7 +127,7 @@ def _show_status(one: StoreStatus, now: datetime) -> None:
     for number, secret in enumerate(one.secrets):
         _line("secrets" if not number else "", f"{secret.fingerprint}  {secret.origin}{_end(secret.not_after, now)}")
     if not one.secrets:
-        _line("secrets", "none yet; they are learned when its subscriptions are created")
+        _line("secrets", "none yet; they are learned by `storehooks subscriptions apply`")
     _line("token", _token(one))
     for number, text in enumerate(_subscriptions(one)):
         _line("subscriptions" if not number else "", text)

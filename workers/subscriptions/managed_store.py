@@ -97,7 +97,9 @@ class ManagedStore:
         )
         found = make_plan(wanted, existing, gone=lambda topic: handlers.gone(topic, self.name))
         found = with_gaps(found, SubscriptionChecks(self.redis).last_deliveries(self.name), time.time())
-        return with_new_secrets(found) if self._change_was_abandoned(locked) else found
+        if self._change_was_abandoned(locked):
+            return with_new_secrets(found, "a process ended while it changed the old one")
+        return with_new_secrets(found, "the old one is not known here") if self._knows_no_secret() else found
 
     def subscriptions(self) -> list[Existing]:
         """Every subscription at the store, ours and others'."""
@@ -118,6 +120,13 @@ class ManagedStore:
         if not self.redis.hexists(keys.CHANGING_SECRETS, self.name):
             return False
         return locked or not self.redis.exists(keys.CHECK_LOCK + self.name)
+
+    def _knows_no_secret(self) -> bool:
+        """Whether every delivery is refused: the subscriptions exist, and what signs them was lost, or never learned. A
+        secret under another [secrets] key is not lost."""
+        if self.store.secrets or not (self.returns_secrets and self.keyring.seal):
+            return False
+        return not (self.keyring.sealed([self.name])[self.name] or self.keyring.files.everything().get(self.name))
 
     def unsubscribe_changes(self) -> list[Change]:
         """The changes that delete every subscription of ours at the store, those of a former URL included."""

@@ -334,12 +334,11 @@ def with_gaps(before: Plan, last: Mapping[str, float], now: float) -> Plan:
     return replace(before, changes=tuple(changes))
 
 
-def with_new_secrets(before: Plan) -> Plan:
-    """The same plan, and a new secret for each of our subscriptions: a process ended while it changed secrets."""
+def with_new_secrets(before: Plan, why: str) -> Plan:
+    """The same plan, and a new secret for each of our subscriptions."""
     deleted = {change.id for change in before.changes if change.action == "delete"}
-    reason = "a new secret: a process ended while it changed the old one"
     rotations = [
-        Change("update", one.topic, one.theirs, reason, one.id, rotate=True)
+        Change("update", one.topic, one.theirs, f"a new secret: {why}", one.id, rotate=True)
         for one in before.existing
         if one.ownership == "current" and one.id not in deleted
     ]

@@ -116,7 +116,8 @@ def _signature_hints(store: Store, capture: Capture, others: Iterable[Store]) ->
 
     own = [Secret(variant.key) for variant in keys.values() if not variant.about[0]]
     hints = [*smallest(_possible_contents(store, capture)), *_other_presets(store, capture, own)][:MAX_HINTS]
-    return hints or smallest(search.slots.contents()) or [_no_match(search, capture)]
+    hints = hints or smallest(search.slots.contents())
+    return hints or [_no_match(search, capture) if store.secrets else _no_secret(store)]
 
 
 def _changes(match: Match, own: Scheme) -> Iterator[tuple[int, Hint]]:
@@ -228,6 +229,13 @@ def _other_presets(store: Store, capture: Capture, secrets: list[Secret]) -> Ite
         is_other = (preset.headers, preset.signed) != (own.headers, own.signed)
         if is_other and find_signer(preset, secrets, capture.headers, capture.body, store.url):
             yield Hint(f"the signature would match with the preset {preset.name}", f'scheme = "{preset.name}"')
+
+
+def _no_secret(store: Store) -> Hint:
+    return Hint(
+        "no secret of this store is known here",
+        f"storehooks subscriptions apply --store {store.name}, or set [stores.{store.name}] signing_secrets",
+    )
 
 
 def _no_match(search: Search, capture: Capture) -> Hint:

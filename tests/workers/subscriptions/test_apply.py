@@ -343,6 +343,20 @@ def test_a_secret_change_of_a_dead_process_is_repeated_by_the_next(shop: Shop) -
     wait_for_events(shop, "customer.created", 2)
 
 
+def test_apply_replaces_secrets_that_are_not_known_here(shop: Shop) -> None:
+    """doctor said to apply, apply said that there is nothing to do, and every delivery was refused."""
+    shop.declare("customer.created")
+    shop.managed.keyring.files.copy_file.unlink(missing_ok=True)
+    shop.managed.client.webhooks.create(topic="customer.created", url=shop.url, secret=SECRET)  # by hand
+    assert shop.plan() == [("update", "customer.created")]
+    assert shop.apply().exit_code == 0
+    assert shop.plan() == []
+    shop.emit(2)
+    wait_for_events(shop, "customer.created", 2)
+    shop.system.client.delete(f"{keys.SECRETS}demo")
+    assert shop.plan() == [], "the host has a copy"
+
+
 def test_apply_changes_nothing_while_another_process_holds_the_lock(shop: Shop) -> None:
     shop.declare("customer.created")
     with SubscriptionChecks(shop.system.client).lock("demo"):

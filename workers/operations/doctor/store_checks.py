@@ -102,7 +102,7 @@ def _secrets(facts: Facts, name: str) -> Iterator[Finding]:
     learned = facts.inbox.learned.get(name, 0) if facts.inbox else 1
     if not ends and not learned:
         text = "no signing secret: none in the config, and none learned from the store yet"
-        more = "the store issues one when its subscriptions are created"
+        more = "the store issues one when its subscriptions are created, or get a new one"
         yield fail(name, text, more, fix=f"storehooks subscriptions apply --store {name}")
     if not ends or None in ends or learned:
         return
