@@ -13,7 +13,7 @@ from receiver.config import Config
 from receiver.contract.diagnosis.formatting import counted, waits
 from receiver.contract.errors import ServerUnusable
 from receiver.contract.topics import matches
-from receiver.inbox import Administration, Declaration, Inbox, keys
+from receiver.inbox import Administration, Declaration, Inbox
 from receiver.inbox.queries.handlers import AbsentHandler, HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
 from workers.cli import output
@@ -229,11 +229,12 @@ def resume(handler: str, yes: bool) -> None:
     if f"handler:{handler}" not in administration.paused():
         output.echo(f"{handler} is not paused")
         return
-    waiting = administration.client.zcard(keys.READY + handler)
-    output.confirm(f"resume {handler}", yes=yes, note=waits(waiting, "run"))
+    waiting = HandlerQueries(administration.client).waiting([handler])[handler]
+    runs = waits(waiting.runs, "run", or_more=waiting.or_more)
+    output.confirm(f"resume {handler}", yes=yes, note=runs)
     record(administration.client, "resume", handler=handler)
     administration.resume(handler=handler)
-    output.echo(f"{handler} is resumed; {waits(waiting, 'run')}")
+    output.echo(f"{handler} is resumed; {runs}")
 
 
 @handlers.command("retire")

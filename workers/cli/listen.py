@@ -17,12 +17,12 @@ from receiver.contract.event import Event
 from receiver.contract.topics import PROBE, matches
 from receiver.inbox.outcomes import Ending
 from workers.cli import output
+from workers.cli.listing import look_again
 from workers.cli.options import Command, all_events, choose_store, connect_server, load_config, read_secret
 from workers.history.past_events import PastEvent
 from workers.operations.arrivals import EventArrivals
 from workers.operations.local_run import LocalRun
 
-POLL_EVERY = 0.2
 RETRY_EVERY = 1.0
 NAME = "listen"
 OPTIONS = {"url": "--forward", "secret": "--secret"}
@@ -55,11 +55,10 @@ def listen(url: str, topics: tuple[str, ...], store: str | None, secret: str) ->
     output.echo(f"new events are sent to {url}; Ctrl-C ends it")
     sent = 0
     try:
-        while True:
-            for event in _wanted(arrivals.new(), given):
+        for arrived in look_again(arrivals.new):
+            for event in _wanted(arrived, given):
                 _send(run, event)
                 sent += 1
-            time.sleep(POLL_EVERY)
     except KeyboardInterrupt:
         output.echo(f"\nstopped; {counted(sent, 'event')} sent")
     finally:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from redis.exceptions import ConnectionError, TimeoutError  # noqa: A004  the names that redis gives them
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 RETRY_SECONDS = 1.0
 Row = Mapping[str, Any]
+T = TypeVar("T")
 
 follow_option = click.option(
     "--follow", "-f", is_flag=True, help="Then print new ones as they come, until Ctrl-C; JSON has one on each line."
@@ -45,26 +47,35 @@ class RowList:
 
     def follow(self, listed: Iterable[Row], new: Callable[[], Iterable[Row]], *, json_: bool) -> None:
         """Print rows, and then those that `new` returns, until Ctrl-C or until nothing reads the output any more."""
-        table, rows, is_away = _GrowingTable(self), listed, False
+        table = _GrowingTable(self)
         try:
-            while not _reader_is_gone():
+            for rows in chain([listed], look_again(new)):
+                if _reader_is_gone():
+                    break
                 if json_:
                     for row in rows:
                         output.as_json(row, indent=False)
                 else:
                     table.add(rows)
-                time.sleep(RETRY_SECONDS if is_away else POLL_SECONDS)
-                try:
-                    rows, was_away, is_away = list(new()), is_away, False
-                except (ConnectionError, TimeoutError) as error:
-                    rows, was_away, is_away = [], is_away, True
-                    if not was_away:
-                        output.warn(f"Redis does not answer; what comes meanwhile is shown later: {error}")
         except KeyboardInterrupt:
             output.echo(err=True)
 
     def cells_of(self, row: Row) -> list[Any]:
         return [self.cells.get(name, _text)(value) for name, value in row.items()]
+
+
+def look_again(new: Callable[[], Iterable[T]]) -> Iterator[list[T]]:
+    """What `new` returns, again and again; nothing while Redis is away."""
+    is_away = False
+    while True:
+        time.sleep(RETRY_SECONDS if is_away else POLL_SECONDS)
+        try:
+            found, is_away = list(new()), False
+        except (ConnectionError, TimeoutError) as error:
+            if not is_away:
+                output.warn(f"Redis does not answer; what comes meanwhile follows later: {error}")
+            found, is_away = [], True
+        yield found
 
 
 def repeat(show: Callable[[], None], *, every: float) -> None:

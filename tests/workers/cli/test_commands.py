@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from receiver.inbox import Declaration, Outcome, keys
+from receiver.inbox.queries.handlers import HandlerQueries
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import Process, System, eventually, free_port, storehooks
 from tests.support.programs import ROOT
@@ -99,6 +100,19 @@ def test_refused_deliveries_are_counted_in_stats_and_stores(system: System) -> N
     assert json.loads(system.run_cli("stats", "--json").stdout)["refused"] == 2
     assert "REFUSED" in system.run_cli("stores").stdout
     assert {one["store"]: one["refused"] for one in json.loads(system.run_cli("stores", "--json").stdout)}["north"] == 2
+
+
+def test_resume_counts_the_runs_that_wait_in_a_line_too(make_system: Callable[..., System]) -> None:
+    """It counted one for each key of a handler with order_by: 2 where 40 waited."""
+    system = make_system(plugin=HELLO.replace('"order.*"', '"order.*", order_by="store"'))
+    system.start("worker")
+    eventually(lambda: "shop.greet" in HandlerQueries(system.client).present(), what="a worker has it")
+    assert "shop.greet is paused" in system.run_cli("handlers", "pause", "shop.greet", "--yes").stdout
+    for _ in range(5):
+        system.accept("order.created")
+    queries = HandlerQueries(system.client)
+    eventually(lambda: queries.waiting(["shop.greet"])["shop.greet"].runs == 5, what="all are routed")
+    assert "5 runs wait" in system.run_cli("handlers", "resume", "shop.greet", "--yes").stdout
 
 
 def test_handlers_shows_what_workers_run_beside_what_is_on_disk(make_system: Callable[..., System]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+from pathlib import Path
 
 import pytest
 from standardwebhooks import Webhook
 
 from tests.support.forward_target import Target
-from tests.support.harness import SECRET, System, eventually
+from tests.support.harness import SECRET, Server, System, eventually
 from tests.support.programs import ROOT
 
 PAGE = ROOT / "docs/how-to/forward.md"
@@ -56,6 +57,22 @@ def test_new_events_are_sent_in_order_until_the_command_ends(system: System, tar
     assert [one for one in system.ledger.declared() if "listen" in one[0].handler] == []
     new = {key.decode() for key in set(system.client.keys("*")) - stored}
     assert [key for key in new if "listen" in key or "declar" in key] == []
+
+
+def test_an_outage_of_the_server_is_waited_for(tmp_path: Path, own_redis: Server, target: Target) -> None:
+    """It ended, and what was accepted later was never sent."""
+    system = System(tmp_path, own_redis.url)
+    listening = system.start_cli("listen", "--forward", f"{target.url}/hook")
+    try:
+        eventually(lambda: "new events are sent to" in system.log("listen"), 20, what="it listens")
+        own_redis.stop()
+        eventually(lambda: "Redis does not answer" in system.log("listen"), what="it says so")
+        own_redis.start()
+        sent = system.accept()
+        eventually(lambda: sent in ids(target), what="it goes on")
+        assert listening.alive
+    finally:
+        system.close()
 
 
 @pytest.mark.parametrize(
