@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from receiver.contract.signing.signatures import STANDARD_WEBHOOKS, Scheme, Secr
 from receiver.contract.stores import Store
 from tests.docs.test_architecture import loaded_by
 from tests.support.deliveries import WHOLE_BODY
+from tests.support.front_proxies import PrivateCa
 from tests.support.harness import SECRET, System, eventually
 from tests.workers.conftest import SandboxRun
 from workers.storeapi.catalogue import bundled_catalogue
@@ -49,7 +51,7 @@ SCHEMES = [pytest.param(scheme, id=name) for name, scheme in WHOLE_BODY.items()]
 class Subscriber:
     """A webhook endpoint on a real socket, which records the deliveries and answers with `status`."""
 
-    def __init__(self) -> None:
+    def __init__(self, ca: PrivateCa | None = None) -> None:
         import http.server
         import threading
 
@@ -71,7 +73,11 @@ class Subscriber:
                 pass
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/hook"
+        self.url = f"{'https' if ca else 'http'}://127.0.0.1:{self._server.server_address[1]}/hook"
+        if ca:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(ca.certificate, ca.key)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self) -> None:
@@ -133,6 +139,19 @@ def events_of(shop: Shop, subscriber: Subscriber) -> list[Any]:
 
 
 # Webhooks
+
+
+@pytest.mark.full  # as openssl makes the certificate
+def test_a_subscriber_with_a_certificate_of_a_private_ca_is_reached(tmp_path: Path) -> None:
+    ca = PrivateCa(tmp_path)
+    subscriber = Subscriber(ca)
+    shop = make_shop(subscriber.url)
+    sender = WebhookSender(shop, retries=(), disable_after=9, ca_file=str(ca.ca))
+    sender.start()
+    create_orders(shop)
+    eventually(lambda: subscriber.received)
+    sender.stop()
+    subscriber.close()
 
 
 def test_a_retried_delivery_has_the_same_body() -> None:

@@ -125,7 +125,9 @@ class SandboxServer(BaseApplication):
 
     def _start(self, shop: Shop) -> None:
         settings, options = self._config.sandbox, self._options
-        self._threads = [WebhookSender(shop, retries=settings.retries, disable_after=settings.disable_after)]
+        ca_file = self._config.network.ca_file
+        sender = WebhookSender(shop, retries=settings.retries, disable_after=settings.disable_after, ca_file=ca_file)
+        self._threads = [sender]
         if options.interval is not None:
             self._threads.append(Shopper(shop, interval=options.interval, max_events=options.events))
         for thread in self._threads:

@@ -42,13 +42,16 @@ class DueDelivery:
 class WebhookSender(threading.Thread):
     """One thread, so that deliveries are sent in the order of their due times."""
 
-    def __init__(self, shop: Shop, *, retries: Sequence[float], disable_after: int) -> None:
+    def __init__(self, shop: Shop, *, retries: Sequence[float], disable_after: int, ca_file: str = "") -> None:
         super().__init__(daemon=True, name="sender")
         self._shop = shop
         self._retries = retries
         self._disable_after = disable_after
         self._stopping = threading.Event()
-        self._http = httpx2.Client(timeout=SEND_SECONDS, trust_env=False)
+        trusted = httpx2.create_ssl_context()
+        if ca_file:
+            trusted.load_verify_locations(ca_file)
+        self._http = httpx2.Client(timeout=SEND_SECONDS, trust_env=False, verify=trusted)
 
     def run(self) -> None:
         while not self._stopping.is_set():
