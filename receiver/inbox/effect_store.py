@@ -74,6 +74,6 @@ def _reached() -> Iterator[None]:
 
 def clear_effects(client: Redis) -> None:
     """Remove all marks, all state, and what tells echoes and stale events: as before the first run of a plugin."""
-    for prefix in (keys.STATE, keys.ONCE, keys.WRITTEN, keys.NEWEST):
+    for prefix in (keys.STATE, keys.ONCE, keys.WRITTEN, keys.NEWEST, keys.GAP):
         for key in client.scan_iter(f"{prefix}*"):
             client.delete(key)

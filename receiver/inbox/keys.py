@@ -111,6 +111,9 @@ Plugins
     newest:{handler}|{store}|{kind}|{id}
                     string  The newest event of a resource that a handler with stale="skip" has settled: "s" and its
                             sequence, or "t" and its time (us), and its id. Expires.
+    gap:{handler}|{store}|{kind}|{id}
+                    zset    The runs of a handler with wait_for_gap for a resource, by number: "since id", when each
+                            came into this line (ms) and its event. Expires.
     writes          zset    The resources of these by time of the last write (ms). Limited; expires.
     loops           zset    Those with a suspected loop, by when a run was last delayed (ms). Limited; expires.
 
@@ -205,6 +208,7 @@ ONCE = PREFIX + "o:"
 STATE = PREFIX + "st:"
 WRITTEN = PREFIX + "written:"
 NEWEST = PREFIX + "newest:"
+GAP = PREFIX + "gap:"
 LOOPS = PREFIX + "loops"
 READY = PREFIX + "ready:"
 LANES = PREFIX + "lanes"

@@ -137,8 +137,8 @@ class Router:
                  "stop" waits until the failure is replayed or dropped
         stale    whether the handler is called for an event that is older than one of the same resource that it has
                  settled: "run", or "skip" (not called)
-        wait_for_gap  with stale="skip": how long after its arrival an event waits for the one with the number before
-                 its own, by the `sequence` of the store's scheme: seconds, or "30s", "5m"
+        wait_for_gap  with stale="skip": how long an event waits for the one with the number before its own if that is
+                 missing, by the `sequence` of the store's scheme: seconds, or "30s", "5m"
         coalesce  merge the events of one resource that arrive within this time after the first into one run, with the
                  newest; `event.merged` has the ids of the others: seconds, or "5s", "1m"
         name     the handler's name, if it should not be the function's: it stays the same when the function is renamed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.harness import System, eventually, own_server
 
 PLUGIN = """
 from pathlib import Path
-from storehooks import Fail, Router
+from storehooks import Fail, Retry, Router
 
 router = Router("shop")
 
@@ -29,6 +30,8 @@ def push(event, ctx):
 
 @router.on("product.updated", stale="skip", wait_for_gap="3s")
 def count(event, ctx):
+    if event.data.get("is_late") and ctx.attempt == 1:
+        raise Retry("asked to", after=5)
     note("count", event)
 """
 NUMBERED = """
@@ -110,11 +113,37 @@ def test_a_run_waits_for_the_missing_number(system: System) -> None:
     run = eventually(
         lambda: (r := system.run_of(third, "shop.count")) and r.reason == "gap" and r, what="the run waits for 2"
     )
-    assert run.error == "sequence 3 waits for 2, at most 3 s after its arrival"
+    assert run.error == "sequence 3 waits for 2, at most 3 s"
     first = deliver(system, 1, 20, "product.updated")
     for event in (first, second, third):
         assert system.settled(event) == "settled"
     assert handled(system, "count", 20) == [1, 2, 3]
+
+
+def test_behind_a_gap_all_that_are_there_run_by_their_number(system: System) -> None:
+    """They became due at the same moment, ran at once, and the smaller numbers were dropped as stale."""
+    numbers, resources = [1, 2, 5, 6, 7], range(30, 36)
+    events = [deliver(system, number, one, "product.updated") for one in resources for number in numbers]
+    eventually(lambda: all(system.status(event) == "settled" for event in events), 30, what="all are settled")
+    assert [handled(system, "count", one) for one in resources] == [numbers] * len(resources)
+
+
+def test_a_retry_that_takes_longer_than_that_is_waited_for(system: System) -> None:
+    events = [deliver(system, number, 40, "product.updated", is_late=number == 2) for number in (1, 2, 3, 4)]
+    eventually(lambda: all(system.status(event) == "settled" for event in events), 30, what="all are settled")
+    assert handled(system, "count", 40) == [1, 2, 3, 4]
+
+
+def test_what_waited_while_no_worker_ran_is_run_by_number(system: System) -> None:
+    """Longer than the wait: then all of them ran at once, and most were dropped as stale."""
+    system.processes[1].stop()  # the worker
+    numbers, resources = [*range(1, 7)], range(50, 58)
+    events = [deliver(system, number, one, "product.updated") for one in resources for number in numbers]
+    until = time.monotonic() + 3.1
+    eventually(lambda: time.monotonic() > until, what="all are older than the wait")
+    system.start("worker")
+    eventually(lambda: all(system.status(event) == "settled" for event in events), 60, what="all are settled")
+    assert [handled(system, "count", one) for one in resources] == [numbers] * len(resources)
 
 
 def test_it_runs_without_the_missing_number_after_that_time(system: System) -> None:

@@ -7,7 +7,6 @@ lua/finish.lua. The worker stores the outcomes of a batch later, so those of the
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from redis import Redis
@@ -19,10 +18,13 @@ from receiver.contract.event import Event
 from receiver.contract.signing.sources import Reader
 from receiver.inbox import Run, keys
 from receiver.inbox.outcomes import Ending, RunResult
+from receiver.inbox.redis import script_runner
 from workers.plugins.router import Handler
 
 LOOK_AGAIN = 1.0
 """Seconds between two looks whether the missing number has been settled."""
+SOON = 0.1
+"""The same for the next one in a line; for others, times their place."""
 MAX_DIGITS = 40
 NO_ANSWER = "Redis did not answer which event of the resource is the newest; asked again soon"
 
@@ -63,12 +65,12 @@ class LateArrivals:
             return None
         try:
             newest = self._newest(run, event)
+            if newest and rank.is_older_than(newest.rank):
+                text = f"stale: event {newest.event} is newer, and this handler has settled it"
+                return RunResult(Ending.DROPPED, {"result": text, "reason": "stale"})
+            return self._wait_for_gap(run, event, handler, rank, newest)
         except RedisError:
             return RunResult(Ending.WAIT, {"error": NO_ANSWER, "reason": "stale"}, LOOK_AGAIN)
-        if newest and rank.is_older_than(newest.rank):
-            text = f"stale: event {newest.event} is newer, and this handler has settled it"
-            return RunResult(Ending.DROPPED, {"result": text, "reason": "stale"})
-        return _wait_for_gap(event, parse_duration(handler.wait_for_gap), rank, newest)
 
     def note_settled(self, run: Run, event: Event, result: RunResult) -> None:
         """Have the end of a run be stored as the newest of its resource, if it is."""
@@ -80,6 +82,28 @@ class LateArrivals:
             self._in_batch[key] = Settled(rank, event.id)
         keep = max(1, int(self._config.retention.records * 1000))
         result.detail["settles"] = f"{rank.kind}{rank.number} {keep}"
+
+    def _wait_for_gap(
+        self, run: Run, event: Event, handler: Handler, rank: Rank, newest: Settled | None
+    ) -> RunResult | None:
+        """Let a run wait for smaller numbers of its resource: for those that are there until they have ended, for one
+        that is missing as long as the handler says. So all run by their number, also if they are old."""
+        longest = parse_duration(handler.wait_for_gap)
+        if not longest or rank.kind != "s":
+            return None
+        settled = newest.rank.number if newest and newest.rank.kind == "s" else -1
+        resource, keep = _resource(event), self._config.retention.records
+        there, waited_ms = script_runner.run_one(
+            self._redis, "gap", event.id, run.handler, resource, rank.number, settled, int(keep * 1000)
+        )
+        left = longest - waited_ms / 1000
+        if rank.number <= max(settled, 0) + 1 or (not there and left <= 0):
+            return None
+        if there:
+            text = f"sequence {rank.number} waits for smaller ones that have not ended"
+            return RunResult(Ending.WAIT, {"error": text, "reason": "gap"}, min(SOON * there, LOOK_AGAIN))
+        text = f"sequence {rank.number} waits for {rank.number - 1}, at most {longest:g} s"
+        return RunResult(Ending.WAIT, {"error": text, "reason": "gap"}, min(left, LOOK_AGAIN))
 
     def _newest(self, run: Run, event: Event) -> Settled | None:
         stored = _parse(self._redis.get(_key(run, event)))
@@ -97,16 +121,6 @@ class LateArrivals:
         return None
 
 
-def _wait_for_gap(event: Event, longest: float, rank: Rank, newest: Settled | None) -> RunResult | None:
-    """Let a run wait for the number before its own, until its event is `longest` seconds old."""
-    before = newest.rank.number if newest and newest.rank.kind == "s" else 0
-    left = longest - (datetime.now(UTC) - event.received_at).total_seconds()
-    if rank.kind != "s" or rank.number <= before + 1 or left <= 0:
-        return None
-    text = f"sequence {rank.number} waits for {rank.number - 1}, at most {longest:g} s after its arrival"
-    return RunResult(Ending.WAIT, {"error": text, "reason": "gap"}, min(left, LOOK_AGAIN))
-
-
 def _sequence(read: Reader, event: Event) -> int | None:
     """A whole number, as JSON or as text. Anything else is none: such events are not compared by it."""
     try:
@@ -121,8 +135,11 @@ def _number(text: str) -> int | None:
 
 
 def _key(run: Run, event: Event) -> str:
-    kind = event.topic.partition(".")[0]
-    return f"{keys.NEWEST}{run.handler}|{event.store}|{kind}|{event.resource_id}"
+    return f"{keys.NEWEST}{run.handler}|{_resource(event)}"
+
+
+def _resource(event: Event) -> str:
+    return f"{event.store}|{event.topic.partition('.')[0]}|{event.resource_id}"
 
 
 def _parse(text: Any) -> Settled | None:
