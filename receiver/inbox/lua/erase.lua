@@ -47,7 +47,7 @@ end
 local function forget_resource(handler, store, topic, resource)
   local of = '|' .. store .. '|' .. string.match(topic or '', '^[^.]*') .. '|' .. resource
   local plugin = string.match(handler, '^[^.]*') .. of
-  redis.call('UNLINK', P .. 'newest:' .. handler .. of, P .. 'written:' .. plugin)
+  redis.call('UNLINK', P .. 'newest:' .. handler .. of, P .. 'gap:' .. handler .. of, P .. 'written:' .. plugin)
   for _, set in ipairs({ 'writes', 'loops' }) do redis.pcall('ZREM', P .. set, plugin) end
 end
 

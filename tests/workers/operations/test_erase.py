@@ -151,8 +151,11 @@ def test_what_needs_the_content_of_an_erased_event_says_that_it_was_erased(marke
     event_id = marked.accept("order.paid", data=order(1, MARK))
     (run,) = route(marked.inbox, claim_one(marked.inbox), GREET)
     marked.inbox.finish([Outcome(run, OutcomeKind.DONE, {"result": "ok", "version": "1"})])
+    for remembered in (keys.NEWEST, keys.GAP):
+        marked.client.set(f"{remembered}shop.greet|north|order|1", "of the resource")
     done = marked.run_cli("erase", "--store", "north", "--customer", "77", "--yes")
     assert done.returncode == 0, done.stderr
+    assert marked.client.keys("sh:*shop.greet|north|order|1") == []
     assert "too short to be looked for in free text" in done.stdout
     item = keys.run_item(event_id, "shop.greet")
     assert marked.administration.reopen([item], {}) == [ReopenResult.ERASED]
