@@ -27,6 +27,8 @@ Events
                             m:{handler}  the events whose runs are merged into this one, while it is leased and then.
                             g:{handler}  "group retrying|failed": the group of failures that the run belongs to.
                             p:{handler}  the number of replays.
+                            o:{handler}  since it was replayed with --again, which marks of resources and stores it has
+                                         begun, as digests. It does not repeat these, but all others.
                             alias        under which other id a redelivery is looked for since it was read again; the
                                          record of that id has only alias_of (this event) and digest.
                             erased       when the event was erased (ms), and the id of the erasure. Of such a record

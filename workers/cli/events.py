@@ -223,7 +223,7 @@ def _write_export(event_id: str, path: str) -> None:
 @click.option("--until", type=MOMENT, help="Only events accepted until then.")
 @click.option("--first", type=click.IntRange(1), metavar="N", help="Maximum number of runs.")
 @click.option("--rate", type=RATE, help="Maximum rate, such as 10/s.")
-@click.option("--again", is_flag=True, help="Also repeat the effects that ctx.once recorded as done.")
+@click.option("--again", is_flag=True, help="Also repeat effects of ctx.once that are done or in doubt.")
 @click.option("--dry-run", is_flag=True, help="Only count the runs.")
 @yes_option
 def replay_events(

@@ -38,6 +38,7 @@ from workers.operations.all_events import AllEvents
 from workers.operations.arrivals import FailureArrivals
 from workers.operations.given_ids import NEWEST, choose
 from workers.operations.replay import RUNS_AT_ONCE, Replay
+from workers.plugins.effects import IN_DOUBT
 
 REREAD = "storehooks events reread --dry-run  what can be read after you have corrected the scheme"
 MAX_SENTENCES = 10
@@ -107,7 +108,7 @@ def list_groups(before: Cursor | None, limit: int, json_: bool) -> None:
     if worst.handler == keys.INTAKE:
         output.next_command(show, REREAD)
         return
-    if _has_no_handler(worst):
+    if _has_no_handler(worst) or _is_in_doubt(worst):
         output.next_command(show, *_replay_or_drop(worst))
         return
     paused = f"handler:{worst.handler}" in Administration(client).paused()
@@ -183,7 +184,7 @@ def show_group(group: str, json_: bool) -> None:
     replay, drop = _replay_or_drop(found)
     if handler == keys.INTAKE:
         output.next_command(f"storehooks events show {event_id}  the delivery as it came", REREAD, drop)
-    elif _has_no_handler(found):
+    elif _has_no_handler(found) or _is_in_doubt(found):
         output.next_command(replay, drop)
     else:
         output.next_command(
@@ -306,12 +307,18 @@ def _has_no_handler(group: FailureGroup) -> bool:
     return group.error.startswith("no-such-handler")
 
 
+def _is_in_doubt(group: FailureGroup) -> bool:
+    """Whether a call of `ctx.once` may have been made. Only a replay with --again makes it again."""
+    return IN_DOUBT in group.error
+
+
 def _replay_or_drop(group: FailureGroup) -> tuple[str, str]:
     when = "once a worker has the handler again" if _has_no_handler(group) else "try a few after your fix"
-    return (
-        f"storehooks failures replay --group {group.id} --first 5  {when}",
-        f"storehooks failures drop --group {group.id} --reason TEXT  give up on them",
-    )
+    replay = f"storehooks failures replay --group {group.id} --first 5  {when}"
+    if _is_in_doubt(group):
+        event_id, handler = keys.split_item(group.example)
+        replay = f"storehooks events replay {event_id} --handler {handler} --again  if its call was not made: make it"
+    return replay, f"storehooks failures drop --group {group.id} --reason TEXT  give up on them"
 
 
 def _the_group(reader: FailureQueries, which: str) -> FailureGroup:

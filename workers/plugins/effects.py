@@ -16,6 +16,7 @@ T = TypeVar("T")
 Scope = Literal["event", "resource", "store"]
 InDoubt = Literal["run", "fail"]
 UNDER_WAY_DELAY = 1.0
+IN_DOUBT = "is in doubt: "
 
 
 class EffectUnderWay(Busy):
@@ -83,7 +84,8 @@ class Effect:
             raise EffectUnderWay(f"another run is performing {self.field}", after=UNDER_WAY_DELAY)
         if answer == "doubt":
             raise Fail(
-                f"{self.field} is in doubt: an attempt died before its result was stored; check it, then replay or drop"
+                f"{self.field} {IN_DOUBT}an attempt died before its result was stored; check whether it happened, then "
+                "drop the failure, or make the call again: `storehooks events replay ID --handler H --again`"
             )
         return False, rest[0]
 

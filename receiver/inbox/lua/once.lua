@@ -6,6 +6,18 @@
 --       clear: 6 the mark that `begin` returned
 -- begin returns {"go", mark}, {"done", result}, {"doubt"} (an attempt died between the call and its mark) or
 --       {"busy"} (another run is at work on it)
+
+-- Whether a run that was replayed with --again is to make the call for the first time since then. It is noted, so that its
+-- retries do not repeat it. The marks of its event were removed by `reopen`.
+local function repeats_now(item)
+  local id, handler = split(item)
+  local e, name, effect = P .. 'e:' .. id, 'o:' .. handler, redis.sha1hex(ARGV[2])
+  local begun = ARGV[2] ~= 'o:' .. id and redis.pcall('HGET', e, name)
+  if type(begun) ~= 'string' or string.find(begun, effect, 1, true) then return false end
+  redis.call('HSET', e, name, begun .. effect .. ' ')
+  return true
+end
+
 return function()
   local place, field, item = P .. ARGV[2], ARGV[3], ARGV[4]
 
@@ -21,11 +33,11 @@ return function()
   end
 
   local mark = redis.call('HGET', place, field)
-  if mark then
+  local when, whose = string.match(mark or '', '^begun (%d+) (.*)$')
+  -- math.abs: a mark of the far future was written before the clock was set back.
+  if whose ~= item and when and math.abs(NOW - tonumber(when)) < tonumber(ARGV[6]) then return { 'busy' } end
+  if not repeats_now(item) and mark then
     if string.sub(mark, 1, 5) == 'done ' then return { 'done', string.sub(mark, 6) } end
-    local when, whose = string.match(mark, '^begun (%d+) (.*)$')
-    -- math.abs: a mark of the far future was written before the clock was set back.
-    if whose ~= item and when and math.abs(NOW - tonumber(when)) < tonumber(ARGV[6]) then return { 'busy' } end
     if ARGV[7] == 'fail' then return { 'doubt' } end
   end
   local begun = 'begun ' .. NOW .. ' ' .. item

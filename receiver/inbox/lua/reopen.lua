@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- reopen: make ended runs ready again, or create runs for a handler that did not exist then.
 -- ARGV  1 the key of a replay's position, or ""  2 the position, "" to delete it
---       3 "1" to remove the handler's once marks for these events, so that effects are repeated
+--       3 "1" to repeat effects: once marks of these events are removed, and those of resources and stores are passed over by
+--         these runs only, see once.lua
 --       4 "1" to make the runs of paused handlers urgent: each begins although its handler is paused, until it was attempted
 --       5 to 8 the step of a bulk action, see shared/bulk.lua
 --       then for each run: item, queue, "1" to create a missing run or "failed" for one that must still be a failure or its
@@ -71,6 +72,9 @@ local function reopen(item, queue, which, order)
     for _, mark in ipairs(redis.call('HKEYS', P .. 'o:' .. id)) do
       if string.sub(mark, 1, #handler + 1) == handler .. '|' then redis.call('HDEL', P .. 'o:' .. id, mark) end
     end
+    redis.call('HSET', e, 'o:' .. handler, '')
+  elseif run and not waits and run.state ~= 'failed' then
+    redis.call('HDEL', e, 'o:' .. handler) -- it has ended, and repeats nothing more
   end
   if run then redis.call('HINCRBY', e, 'p:' .. handler, 1) end
   redis.call('HSET', P .. 'lanes', handler, queue)
