@@ -32,23 +32,31 @@ if TYPE_CHECKING:
 @click.option("--live", is_flag=True, help="Let ctx.api call the real store. Default: a sandbox store for this run.")
 @click.option("--record", is_flag=True, help="Store the marks of ctx.once and ctx.state. Default: store nothing.")
 @click.option("--pdb", is_flag=True, help="Start the debugger at the exception.")
+@click.option("--no-timeout", is_flag=True, help="Let it take any time, such as in a debugger.")
 @yes_option
-def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool, yes: bool) -> None:
+def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool, no_timeout: bool, yes: bool) -> None:
     """Run one handler here, with this code. The inbox is not changed.
 
-    It asks for confirmation with --live and with --record. Exit 1 if a worker would run it again or record a failure.
+    As in a worker, the handler's timeout and [workers] memory hold: past one of them, the run is ended. It asks for
+    confirmation with --live and with --record. Exit 1 if a worker would run it again or record a failure.
     """
     from workers.operations.local_run import LocalRun
+    from workers.operations.watched_run import RunWatch
 
     if handler == keys.INTAKE:
         raise ConfigError(f"{handler} is not a handler: {UNREADABLE_HINT}")
     config = load_config()
+    watch = RunWatch(config.workers.memory, has_timeout=not no_timeout)
+    if ended := watch.go_on_in_child():
+        if ended.why:
+            output.line(handler, "   ", output.state(Ending.DIED), f"   {ended.why}", indent=4)
+        raise click.exceptions.Exit(ended.code)
     event, export = _event_from(config, source)
     uses = [*(["the real store"] if live else []), *(["stored marks and state"] if record else [])]
     output.confirm(f"run {handler} with {' and '.join(uses)}", yes=yes or not uses)
     if uses:
         record_if_reachable(config, "run handler", handler=handler, event=event.id, live=live, record=record)
-    run = LocalRun(config, handler, record=record, live=live, export=export)
+    run = LocalRun(config, handler, record=record, live=live, export=export, watch=watch)
     try:
         outcome = run.run(event)
     finally:

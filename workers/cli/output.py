@@ -54,7 +54,7 @@ STYLES: Mapping[str, str] = {
     **dict.fromkeys(("ok", "on", "yes", "done", "settled", "accepted", "confirmed", "documented", "valid"), "green"),
     **dict.fromkeys(("warn", "open", "waiting", "running", "retry", "retrying", "paused"), "yellow"),
     **dict.fromkeys(("duplicate", "unknown", "would match"), "yellow"),
-    **dict.fromkeys(("fail", "failed", "firing", "raised", "refused", "no match", "not valid"), "red"),
+    **dict.fromkeys(("fail", "failed", "firing", "raised", "died", "refused", "no match", "not valid"), "red"),
     **dict.fromkeys(("no", "dropped", "skipped", "assumed"), "dim"),
 }
 """The colour of each state."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,7 @@ from workers.plugins.router import Handler
 
 if TYPE_CHECKING:
     from workers.operations.event_export import EventExport
+    from workers.operations.watched_run import RunWatch
     from workers.storeapi import Client
     from workers.testing.local_system import LocalSystem
 
@@ -44,7 +47,8 @@ class LocalRunResult:
 class LocalRun:
     """With `live`, `ctx.api` is the store's own API; else a sandbox, started when the handler first uses `ctx.api`.
 
-    `record` stores what `ctx.once` and `ctx.state` remember; else it is discarded, or given to `effects`.
+    `record` stores what `ctx.once` and `ctx.state` remember; else it is discarded, or given to `effects`. `watch` has
+    the handler's time limit; starting the sandbox does not count.
     """
 
     def __init__(
@@ -56,16 +60,19 @@ class LocalRun:
         live: bool = False,
         export: EventExport | None = None,
         effects: Effects | None = None,
+        watch: RunWatch | None = None,
     ) -> None:
         self._config = config
+        self._watch = watch
         self._plugin, self._handler = _find(discovery.load(config), handler)
+        self._log = logging.getLogger(self._handler.name)
         self._live = live
         self._exported_settings = export.settings.get(self._plugin.name, {}) if export else {}
         self._coroutines = CoroutineRunner()
         self._sandbox: LocalSystem | None = None
         self._resource: Any = None
         self._started = False
-        self._folder = tempfile.TemporaryDirectory(prefix="storehooks-local-run-")
+        self._folder = tempfile.TemporaryDirectory(prefix="storehooks-local-run-", dir=watch.folder if watch else None)
         self._effects: Effects = effects or LocalEffects(_once_results(export))
         if record:
             client = connect_to(config.redis, timeout=5.0)
@@ -79,11 +86,15 @@ class LocalRun:
         return replace(result, ms=(time.perf_counter() - started) * 1000)
 
     def _call(self, event: Event) -> LocalRunResult:
+        timeout = float(self._handler.timeout or self._config.workers.timeout)
         try:
-            if failed := conditions.unmet_condition(self._handler.when, event):
-                return LocalRunResult(Ending.DROPPED, f"skipped: {failed}")
-            result = self._coroutines.finish(self._handler.function(event, self._context(event)))
-        except Exception as error:  # noqa: BLE001  a handler may raise anything
+            with self._watch.limit(timeout) if self._watch else nullcontext(math.inf) as deadline:
+                if failed := conditions.unmet_condition(self._handler.when, event):
+                    return LocalRunResult(Ending.DROPPED, f"skipped: {failed}")
+                result = self._coroutines.finish(self._handler.function(event, self._context(event, deadline)))
+        except KeyboardInterrupt:  # of the person at the terminal
+            raise
+        except BaseException as error:  # noqa: BLE001  a handler may raise anything, SystemExit too
             return _result_of(error)
         return LocalRunResult(Ending.DONE, "" if result is None else f'"{result}"')
 
@@ -91,23 +102,29 @@ class LocalRun:
         """Call the plugin's shutdown function and stop the sandbox."""
         end = self._plugin.router.shutdown_function
         if self._started and end is not None:
-            self._coroutines.finish(end(self._resource))
+            try:
+                self._coroutines.finish(end(self._resource))
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001  plugins raise anything
+                self._log.warning("plugin shutdown failed", exc_info=True)
         self._coroutines.close()
         if self._sandbox is not None:
             self._sandbox.stop()
         self._folder.cleanup()
 
-    def _context(self, event: Event) -> Context:
+    def _context(self, event: Event, deadline: float) -> Context:
         return Context(
             store=event.store,
             settings=self._settings(event.store),
             resource=self._start(),
             attempt=1,
-            log=logging.getLogger(self._handler.name),
+            log=self._log,
             handler=self._handler.name,
             event=event,
             effects=self._effects,
             connect=lambda: self._client_of(event),
+            deadline=deadline,
         )
 
     def _start(self) -> Any:
@@ -134,10 +151,11 @@ class LocalRun:
             from workers.testing import SandboxStore
             from workers.testing.local_system import LocalSystem
 
-            self._sandbox = LocalSystem(Path(self._folder.name))
-            self._sandbox.start("sandbox")
-            for kind, record in _records(event):
-                SandboxStore(self._sandbox).place(kind, record)
+            with self._watch.paused() if self._watch else nullcontext():
+                self._sandbox = LocalSystem(Path(self._folder.name))
+                self._sandbox.start("sandbox")
+                for kind, record in _records(event):
+                    SandboxStore(self._sandbox).place(kind, record)
         return self._sandbox
 
 
@@ -169,7 +187,7 @@ def _find(loaded: list[discovery.Plugin], name: str) -> tuple[discovery.Plugin, 
     raise ConfigError(f"no handler is named {name}; loaded handlers: {known or 'none'}")
 
 
-def _result_of(error: Exception) -> LocalRunResult:
+def _result_of(error: BaseException) -> LocalRunResult:
     match error:
         case Drop():
             return LocalRunResult(Ending.DROPPED, error.why)

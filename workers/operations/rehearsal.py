@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -33,6 +34,7 @@ from workers.history.configured_history import open_history
 from workers.operations.all_events import AllEvents
 from workers.operations.local_run import LocalRun
 from workers.processes import describe_exit, die_with_parent, python_command
+from workers.runtime.pool.run_limits import LOOK_EVERY, over_memory
 
 if TYPE_CHECKING:
     from workers.storeapi import Client
@@ -84,10 +86,13 @@ def rehearse(config: Config, handler: str, event_id: str) -> Rehearsal:
         open(Path(folder) / "printed", "w+b") as printed,
         _started(command, result, printed, folder) as process,
     ):
-        try:
-            process.wait(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            raise ConfigError(f"the handler did not end within {SECONDS:.0f} s, and was ended") from None
+        deadline = time.monotonic() + SECONDS
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                raise ConfigError(f"the handler did not end within {SECONDS:.0f} s, and was ended")
+            if why := over_memory(process.pid, config.workers.memory):
+                raise ConfigError(f"the rehearsal was {why}")
+            time.sleep(LOOK_EVERY)
         printed.seek(max(0, printed.tell() - MAX_PRINTED))
         text = printed.read(MAX_PRINTED).decode("utf-8", "replace")
         result.seek(0)

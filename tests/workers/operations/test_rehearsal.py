@@ -53,6 +53,14 @@ def outside(event, ctx):
 def slow(event, ctx):
     import time
     time.sleep(60)
+
+@router.on("product.created", retries=0)
+def grow(event, ctx):
+    import time
+    held = []
+    while len(held) < 100:
+        held.append(b"x" * (8 << 20))
+    time.sleep(30)
 """
 
 
@@ -218,3 +226,16 @@ def much(event, ctx):
         ctx.once(f"effect{number}", lambda: None)
     print("x" * 100_000, "the end")
 """
+
+
+def test_a_handler_that_takes_too_much_memory_is_ended(shop: System) -> None:
+    workers = shop.config.workers.model_copy(update={"memory": 300 << 20})
+    config = shop.config.model_copy(update={"workers": workers})
+    with pytest.raises(ConfigError, match=r"killed: its process used \d+ MB of memory, the limit is 300 MB"):
+        rehearsal.rehearse(config, "erp.grow", shop.accept("product.created"))
+
+
+def test_a_handler_that_exits_is_a_result(shop: System) -> None:
+    shop.plugin.write_text(PLUGIN.replace('return "exported"', "raise SystemExit(0)"))
+    found = rehearsal.rehearse(shop.config, "erp.export", shop.accept("order.created"))
+    assert (found.ending, found.message) == ("raised", "SystemExit: 0")

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from receiver import logs
@@ -39,6 +38,7 @@ from workers.runtime.pool.echoes import Echoes
 from workers.runtime.pool.error_details import describe_error, shorten, storable, text_of
 from workers.runtime.pool.late_arrivals import LateArrivals
 from workers.runtime.pool.lease_guard import LeaseGuard, SharedLease
+from workers.runtime.pool.run_limits import TimeLimit, raise_timeouts
 from workers.runtime.pool.spans import configured_spans
 
 if TYPE_CHECKING:
@@ -52,10 +52,6 @@ LONGEST_AFTER = 30 * 86_400.0
 NO_GUARD = contextlib.nullcontext()
 
 log = logs.get("child")
-
-
-class RunTimeout(BaseException):
-    """Raised in a handler when its timeout passes. Not an Exception, so that `except Exception` does not catch it."""
 
 
 def serve(
@@ -72,7 +68,7 @@ def serve(
     """
     logs.setup("child")
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed child process flushes nothing
-    signal.signal(signal.SIGALRM, _raise_timeout)
+    raise_timeouts()
     # A service manager may send SIGTERM to every process. Stopping is the worker's decision; and a handler's own
     # subprocesses must not inherit an ignored signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -337,23 +333,6 @@ def _fields_of(run: Run) -> dict[str, Any]:
     """What every line of the log has while a run is performed."""
     event = {"event_id": run.stored.id, "store": run.stored.store}
     return {**event, "handler": run.handler, "run": run.item, "attempt": run.attempts + 1}
-
-
-class TimeLimit:
-    """Raises RunTimeout in what is called within it when its time has passed."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def __enter__(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, self._seconds)
-
-    def __exit__(self, *_: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _raise_timeout(_signal: int, _frame: FrameType | None) -> None:
-    raise RunTimeout("the handler's timeout has passed")
 
 
 def _result_of_error(error: BaseException, run: Run, packages: frozenset[str]) -> RunResult:

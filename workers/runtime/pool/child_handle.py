@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import marshal
-import mmap
 import os
 import selectors
 import signal
@@ -27,9 +26,8 @@ from receiver.inbox import Run, StoredEvent
 from receiver.inbox.outcomes import Ending, RunResult
 from workers.plugins.validation_process import LOAD_SECONDS
 from workers.processes import describe_exit, isolate_child, name_process
+from workers.runtime.pool.run_limits import GRACE, over_memory, over_time
 
-GRACE = 2.0
-"""Seconds that a run may go on past its timeout before its child process is killed."""
 SEND_SECONDS = 1.0
 """Seconds that a child process may take to accept a batch. An idle one reads at once, a stopped one never."""
 RECYCLED = "recycled"
@@ -160,11 +158,9 @@ class ChildHandle:
             self.kill("killed: it was recycled and did not end")
         if not self.batch or self._end_reason:
             return
-        timeout = timeout_of(self.handler)
-        if now - self._run_began > timeout + GRACE:
-            self.kill(f"killed: still running {GRACE:g} s after its timeout of {timeout:g} s")
-        elif (used := _resident_bytes(self.pid)) > memory:
-            self.kill(f"killed: its process used {used >> 20} MB of memory, the limit is {memory >> 20} MB")
+        over = over_time(now - self._run_began, timeout_of(self.handler)) or over_memory(self.pid, memory)
+        if over:
+            self.kill(over)
 
     def kill(self, reason: str) -> None:
         """Kill it with everything it started. Its death is noticed like any other, and `reap` then reports it."""
@@ -268,14 +264,6 @@ def _result_of_death(reason: str, code: int) -> RunResult:
     if isinstance(reason, Ending):
         return RunResult(reason, {})
     return RunResult(Ending.DIED, {"error": reason or f"its process {describe_exit(code)}"})
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * mmap.PAGESIZE
-    except (OSError, IndexError):
-        return 0
 
 
 # The messages

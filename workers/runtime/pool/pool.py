@@ -18,8 +18,9 @@ from receiver.inbox.outcomes import Ending
 from workers.plugins.plugin_code import CHANGED, ValidatedCode
 from workers.processes import Schedule, wait_for_exit
 from workers.runtime.pool import child
-from workers.runtime.pool.child_handle import GRACE, ChildHandle, EndedRun
+from workers.runtime.pool.child_handle import ChildHandle, EndedRun
 from workers.runtime.pool.lease_guard import SharedLease
+from workers.runtime.pool.run_limits import GRACE
 
 PAUSE_AFTER_LOAD_FAILURE = 1.0
 RUNS_BEFORE_RECYCLING = 5_000
