@@ -109,6 +109,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Seconds of the processor that its steps have taken for this request, beyond what its bytes may take."""
         self.receives, self.received_at = True, 0.0
         self._ended = self._paused = self._closing = False
+        self.is_other = False
+        """Whether the request that is served is no delivery."""
 
     @property
     def held_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """Open connections of a process: which of them end when they are overdue, hold too many bytes, or others need a place.
 
 A request that has arrived is answered. One that is arriving, or may come, ends if it is late. If all places are taken,
-those of an address end that has most of them and has had nothing accepted: it may have sent and gone, faster than its
+those of addresses end that have many and have had nothing accepted: they may have sent and gone, faster than their
 requests are served.
 """
 
@@ -31,9 +31,11 @@ most RECEIVE_BYTES are not refused: on all connections, they take less than that
 BEHIND_SECONDS = 0.25
 """How far a slower one may be behind when bytes of it wait in the kernel. Those of trickles do all the time."""
 COSTLY_SECONDS = 0.001
+CROWD_PLACES = 50
+"""A sender that has more, while all are taken, loses some of them. For twenty of these there is place."""
 CROWD_SECONDS = 0.1
-"""How long a request may wait for us while all places are taken, if its sender has most of them and is not known. One
-that sends genuine deliveries is known by then: the first was accepted."""
+"""How long a request of it may wait for us then, if it is not known. One that sends genuine deliveries is known by
+then: the first was accepted."""
 MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")  # for new connections
 
 
@@ -42,7 +44,7 @@ class OpenConnections(ConnectionGroup):
         """End the oldest connections for this number of new ones, less those that are closing. While none is closing
         and none may end, it is crowded."""
         closing = sum(one.state == "closing" for one in self.all)
-        ended = self.end_oldest(count - closing) or (count > closing and self.end_of_largest_sender())
+        ended = self.end_oldest(count - closing) or self.end_of_crowds(count - closing)
         self.crowded = not (closing + ended)
 
     def end_oldest(self, count: int) -> int:
@@ -67,18 +69,20 @@ class OpenConnections(ConnectionGroup):
                 stays = min(stays, connection.waiting_since)
         return ended
 
-    def end_of_largest_sender(self) -> int:
-        """End connections whose requests wait for us, and return how many: all of a sender that has more than half of
-        the places, if it is not known."""
-        sender, places = Counter(one.sender for one in self.all).most_common(1)[0]
-        if places <= self.most // 2 or not sender or self.known_senders.trust(sender, 1):
-            return 0
-        since = monotonic() - CROWD_SECONDS
-        waiting = [one for one in self.all if one.sender == sender and one.received_at < since and waits_for_us(one)]
-        for connection in waiting:
-            connection.close() if connection.state == "served" else connection.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
-            self.counted.add("connections ended for new ones")
-        return len(waiting)
+    def end_of_crowds(self, count: int) -> int:
+        """End connections whose requests wait for us, and return how many: all of a sender that has many places, the
+        one with most first, until there are as many. A known one loses only what is no delivery."""
+        since, ended = monotonic() - CROWD_SECONDS, 0
+        for sender, places in Counter(one.sender for one in self.all).most_common():
+            if places <= CROWD_PLACES or ended >= count:
+                break
+            known = not sender or self.known_senders.trust(sender, 1)
+            for one in [one for one in self.all if one.sender == sender and one.received_at < since]:
+                if waits_for_us(one) and (one.is_other or not known):
+                    one.close() if one.state == "served" else one.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
+                    self.counted.add("connections ended for new ones")
+                    ended += 1
+        return ended
 
     def check(self) -> None:
         """Called again and again: end those that are overdue, or gone, or that hold too many bytes."""

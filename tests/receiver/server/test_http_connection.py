@@ -18,7 +18,6 @@ from structlog.testing import capture_logs
 from receiver import logs
 from receiver.server import http_connection, open_connections
 from receiver.server.descriptors import CONNECTIONS, connections_within
-from receiver.server.held_bytes import SPARE_BYTES
 from receiver.server.http_connection import (
     BODY_BYTES,
     KEEP_ALIVE_SECONDS,
@@ -429,30 +428,40 @@ def test_a_connection_that_is_lost_is_not_read_any_more() -> None:
     loop.close()
 
 
-def test_waiting_requests_of_an_unknown_sender_that_has_most_places_end_for_new_connections() -> None:
-    """One that closed its connections, and so needed few at a time, had all places, and others waited for 8 s."""
+@pytest.mark.parametrize("known", [False, True])
+def test_waiting_requests_of_senders_with_many_places_end_for_new_connections(
+    monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Some that closed their connections, and so needed few at a time, had all places, and others waited for 8 s."""
+    monkeypatch.setattr(open_connections, "CROWD_PLACES", 3)
     loop = asyncio.new_event_loop()
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=1000, read_seconds=10)
-    connections.most = 6
-    served, *many, few = (arriving(connections, request(), one) for one in [MANY] * 4 + [FEW])
-    for one in (served, *many, few):
+    connections.most = 12
+    senders = [MANY] * 5 + ["192.0.2.3"] * 4 + [FEW] * 3
+    waiting = [arriving(connections, request(), one) for one in senders]
+    for one in waiting:
         one.step()
-    served.step()
-    assert [one.state for one in (served, *many, few)] == ["served", *["complete"] * 3, "complete"]
-    connections.make_space(6)
+    waiting[0].step()
+    waiting[1].step()
+    waiting[0].is_other = True
+    if known:
+        connections.known_senders.add_accepted(MANY, new_content(1))
+    connections.make_space(1)
     assert connections.crowded, "they may be answered soon"
-    for one in (served, *many, few):
+    for one in waiting:
         one.received_at -= CROWD_SECONDS
-    connections.known_senders.add_accepted(MANY, new_content(1))
-    connections.make_space(6)
-    assert connections.crowded, "its deliveries are genuine"
-    connections.known_senders.add_other(MANY, 2 * SPARE_BYTES)
-    connections.make_space(6)
-    loop.close()
+    connections.make_space(1)
+    states = [one.state for one in waiting]
+    rest = ["served", *["complete"] * 3] if known else ["closing", *["lingering"] * 3]
+    assert states == ["closing", *rest, *["complete"] * 7], "of a known one only what is no delivery"
     assert not connections.crowded
-    assert [one.state for one in (served, *many, few)] == ["closing", *["lingering"] * 3, "complete"]
-    assert all(b"503" in one.transport.write.call_args[0][0] for one in many)  # type: ignore[attr-defined]
-    served.transport.write.assert_not_called()  # type: ignore[attr-defined]
+    connections.all -= {one for one in connections.all if one.state in ("closing", "lingering")}
+    connections.make_space(9)
+    loop.close()
+    others = [one.state for one in waiting[5:]]
+    assert others == [*["lingering"] * 4, *["complete"] * 3], "the next one with many"
+    assert b"503" in waiting[5].transport.write.call_args[0][0]  # type: ignore[attr-defined]
+    waiting[0].transport.write.assert_not_called()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
