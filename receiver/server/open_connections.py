@@ -35,7 +35,7 @@ CROWD_PLACES = 50
 """A sender that has more, while all are taken, loses some of them. For twenty of these there is place."""
 CROWD_SECONDS = 0.1
 """How long a request of it may wait for us then, if it is not known. One that sends genuine deliveries is known by
-then: the first was accepted."""
+then, if they can be stored: the first was accepted. Others are sent again."""
 MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")  # for new connections
 
 

@@ -69,9 +69,11 @@ class _Application:
         secrets, before = self._store.secrets, self._store.secrets.fingerprints
         results: list[ChangeResult] = []
         announce = self._store.returns_secrets and self._store.keyring.seal is not None
+        replaces_lost = announce and any(change.rotate for change in changes) and self._store.knows_no_secret()
         try:
             self._secret_changes.require_storage(changes)
-            with self._secret_changes.announced(lambda: _complete(changes, results)) if announce else nullcontext():
+            announced = self._secret_changes.announced(lambda: _complete(changes, results), replaces_lost=replaces_lost)
+            with announced if announce else nullcontext():
                 for result in self._each(changes):
                     results.append(result)
                     yield result

@@ -77,10 +77,11 @@ class ManagedStore:
         names = self.client.catalogue.fields.get("webhooks", {})
         return bool(names.get("secret", "secret"))
 
-    def plan(self, handlers: Handlers, *, locked: bool = False) -> Plan:
+    def plan(self, handlers: Handlers, *, locked: bool = False, by_itself: bool = False) -> Plan:
         """The changes to make. If the store's API fails, the plan has no changes and says why.
 
-        `locked` says that the caller holds the lock of the store's subscriptions.
+        `locked` says that the caller holds the lock of the store's subscriptions. `by_itself`: no person has asked for
+        it. Then secrets that are not known here stay: another installation with this URL may know them.
         """
         try:
             existing = self.subscriptions()
@@ -99,7 +100,9 @@ class ManagedStore:
         found = with_gaps(found, SubscriptionChecks(self.redis).last_deliveries(self.name), time.time())
         if self._change_was_abandoned(locked):
             return with_new_secrets(found, "a process ended while it changed the old one")
-        return with_new_secrets(found, "the old one is not known here") if self._knows_no_secret() else found
+        if not by_itself and self.knows_no_secret():
+            return with_new_secrets(found, "the old one is not known here")
+        return found
 
     def subscriptions(self) -> list[Existing]:
         """Every subscription at the store, ours and others'."""
@@ -121,7 +124,7 @@ class ManagedStore:
             return False
         return locked or not self.redis.exists(keys.CHECK_LOCK + self.name)
 
-    def _knows_no_secret(self) -> bool:
+    def knows_no_secret(self) -> bool:
         """Whether every delivery is refused: the subscriptions exist, and what signs them was lost, or never learned. A
         secret under another [secrets] key is not lost."""
         if self.store.secrets or not (self.returns_secrets and self.keyring.seal):

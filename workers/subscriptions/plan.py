@@ -342,7 +342,7 @@ def with_new_secrets(before: Plan, why: str) -> Plan:
         for one in before.existing
         if one.ownership == "current" and one.id not in deleted
     ]
-    return replace(before, changes=(*rotations, *before.changes))
+    return replace(before, changes=(*before.changes, *rotations))
 
 
 # What the store lists

@@ -186,7 +186,7 @@ def check(config: Config, store: str, redis: Redis, handlers: Handlers, *, hold:
     """
     checks, managed = SubscriptionChecks(redis), ManagedStore(config, store, redis)
     before = checks.last_results([store]).get(store)
-    plan = managed.plan(handlers, locked=True)
+    plan = managed.plan(handlers, locked=True, by_itself=True)
     managed.end_orphaned_secrets(plan, hold=hold)
     known = known_names(before)
     choice = choose(

@@ -49,13 +49,13 @@ class SecretChanges:
             self._keyring.require_key(self._name)
 
     @contextmanager
-    def announced(self, is_complete: Callable[[], bool]) -> Iterator[None]:
+    def announced(self, is_complete: Callable[[], bool], *, replaces_lost: bool = False) -> Iterator[None]:
         """Announce the change to the receivers until they know every secret.
 
-        A notice that another process left is withdrawn only after all changes have succeeded: then each lost secret
-        has been replaced.
+        A notice that another process left, or one because secrets are lost, is withdrawn only after all changes have
+        succeeded: then each lost secret has been replaced. Until then the next check goes on.
         """
-        abandoned = bool(retry_redis(lambda: self._managed.redis.hexists(keys.CHANGING_SECRETS, self._name)))
+        abandoned = retry_redis(lambda: self._managed.redis.hexists(keys.CHANGING_SECRETS, self._name)) or replaces_lost
         self._notice, late = ChangeNotice(self._keyring, self._name), list[str]()
         self._secrets.version = self._notice.announce()
         try:

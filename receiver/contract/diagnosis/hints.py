@@ -234,7 +234,8 @@ def _other_presets(store: Store, capture: Capture, secrets: list[Secret]) -> Ite
 def _no_secret(store: Store) -> Hint:
     return Hint(
         "no secret of this store is known here",
-        f"storehooks subscriptions apply --store {store.name}, or set [stores.{store.name}] signing_secrets",
+        f"storehooks subscriptions apply --store {store.name}, or rotate if the [secrets] key was changed; "
+        f"without an API, set [stores.{store.name}] signing_secrets",
     )
 
 

@@ -53,12 +53,26 @@ local function release(id, handler, run, outcome, detail, delay, mark, store)
   wake(run.queue)
 end
 
+-- Lets the next one of a resource's line begin, which waits for the number that was settled; see gap.lua.
+local function begin_next(handler, of, number, store)
+  local found = redis.pcall('ZRANGE', P .. 'gap:' .. handler .. of, '(' .. number, '+inf', 'BYSCORE', 'LIMIT', 0, 1)
+  local id = found[1] and event_in_line(found[1])
+  local run = id and read_run(id, handler)
+  if not run or run.state ~= 'later' or run.attempts > 0 then return end -- one that is retried keeps its delay
+  redis.call('ZREM', P .. 'later', item_of(id, handler))
+  run.state, run.token = 'ready', ''
+  write_run(id, handler, run)
+  make_ready(id, handler, store, run.urgent)
+  wake(run.queue)
+end
+
 -- Keeps the newest event of a resource that a handler has settled. The numbers are compared as text: they may be long.
 local function note_newest(id, handler, about, settles)
   local kind, number, keep = string.match(settles, '^(%a)(%d+) (%d+)$')
   if not kind then return end
-  local key = P .. 'newest:' .. handler .. '|' .. about[2] .. '|' .. string.match(about[3] or '', '^[^.]*') .. '|' ..
-    (about[4] or '')
+  local of = '|' .. about[2] .. '|' .. string.match(about[3] or '', '^[^.]*') .. '|' .. (about[4] or '')
+  local key = P .. 'newest:' .. handler .. of
+  if kind == 's' then begin_next(handler, of, number, about[2]) end
   local found = redis.pcall('GET', key)
   local known = type(found) == 'string' and string.match(found, '^' .. kind .. '(%d+) ')
   if known and (#number < #known or (#number == #known and number < known)) then return end
@@ -139,7 +153,8 @@ return function()
   require_sets('leased', 'later', 'failed')
   for at = 1, #ARGV, 5 do
     local outcome = ARGV[at + 2]
-    if outcome == 'release' or outcome == 'busy' or outcome == 'retry' and ARGV[at + 4] == '0' then -- it may be made ready
+    local may_be_ready = outcome == 'release' or outcome == 'busy' or outcome == 'retry' and ARGV[at + 4] == '0'
+    if may_be_ready or string.sub(ARGV[at + 4], 1, 1) == 's' then -- it, or the next one of its resource
       local _, lane = split(ARGV[at])
       require_lane(lane)
     end

@@ -153,9 +153,10 @@ def test_what_needs_the_content_of_an_erased_event_says_that_it_was_erased(marke
     marked.inbox.finish([Outcome(run, OutcomeKind.DONE, {"result": "ok", "version": "1"})])
     for remembered in (keys.NEWEST, keys.GAP):
         marked.client.set(f"{remembered}shop.greet|north|order|1", "of the resource")
+        marked.client.set(f"{remembered}shop.gone|north|order|1", "of a handler that has no run of it")
     done = marked.run_cli("erase", "--store", "north", "--customer", "77", "--yes")
     assert done.returncode == 0, done.stderr
-    assert marked.client.keys("sh:*shop.greet|north|order|1") == []
+    assert marked.client.keys("sh:*|north|order|1") == []
     assert "too short to be looked for in free text" in done.stdout
     item = keys.run_item(event_id, "shop.greet")
     assert marked.administration.reopen([item], {}) == [ReopenResult.ERASED]

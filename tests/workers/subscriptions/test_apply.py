@@ -357,6 +357,39 @@ def test_apply_replaces_secrets_that_are_not_known_here(shop: Shop) -> None:
     assert shop.plan() == [], "the host has a copy"
 
 
+def test_the_check_does_not_replace_secrets_that_are_not_known_here(shop: Shop) -> None:
+    """Another installation with this URL may know them, and would refuse every delivery from then on."""
+    shop.declare("customer.created")
+    shop.managed.keyring.files.copy_file.unlink(missing_ok=True)
+    shop.managed.client.webhooks.create(topic="customer.created", url=shop.url, secret=SECRET)
+    handlers = declared_handlers(shop.system.client)
+    assert shop.managed.plan(handlers, by_itself=True).changes == ()
+    assert check(shop.system.config, "demo", shop.system.client, handlers, hold=lambda: None).missing == 0
+    assert shop.plan() == [("update", "customer.created")]
+
+
+def test_replacing_lost_secrets_goes_on_after_it_failed_in_part(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.declare("customer.created", "order.paid")
+    shop.managed.keyring.files.copy_file.unlink(missing_ok=True)
+    hooks = shop.managed.client.webhooks
+    (first, _) = [hooks.create(topic=one, url=shop.url, secret=SECRET) for one in ("order.paid", "customer.created")]
+    real = Webhooks.rotate_secret
+
+    def only_the_first(self: Webhooks, number: Any) -> Any:
+        if str(number) != str(first.id):
+            raise InvalidRequest("no", status=422)
+        return real(self, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Webhooks, "rotate_secret", only_the_first)
+        assert shop.apply().exit_code == 1
+    assert shop.plan() != []
+    assert shop.apply().exit_code == 0
+    assert shop.plan() == []
+    shop.emit(2)
+    wait_for_events(shop, "customer.created", 2)
+
+
 def test_apply_changes_nothing_while_another_process_holds_the_lock(shop: Shop) -> None:
     shop.declare("customer.created")
     with SubscriptionChecks(shop.system.client).lock("demo"):

@@ -189,7 +189,7 @@ class Survey:
                     counts["state"] += 1
                     yield TextPlace(key, "hash", name, value)
         tails = tuple(f"|{store}|{kind}|{id_}" for kind, id_ in self.found.resources)
-        for key in self._erasures.names(f"newest:*|{store}|*", f"written:*|{store}|*"):
+        for key in self._erasures.names(f"newest:*|{store}|*", f"gap:*|{store}|*", f"written:*|{store}|*"):
             if key.endswith(tails) or subject.is_in_text(key.encode("utf-8", "surrogateescape")):
                 counts["memory of resources"] += 1
                 yield TextPlace(key, "key")

@@ -22,11 +22,13 @@ from receiver.inbox.redis import script_runner
 from workers.plugins.router import Handler
 
 LOOK_AGAIN = 1.0
-"""Seconds between two looks whether the missing number has been settled."""
-SOON = 0.1
-"""The same for the next one in a line; for others, times their place."""
+"""Seconds between two looks whether the missing number has been settled. In a line of those that are there, times their
+place: the end of each lets the next one begin."""
+FARTHEST = 30
+"""The place from which on the time is the same."""
+KEEP_LONGER = 3600.0
 MAX_DIGITS = 40
-NO_ANSWER = "Redis did not answer which event of the resource is the newest; asked again soon"
+NO_ANSWER = "what Redis knows of the resource could not be read; asked again soon"
 
 
 class Rank(NamedTuple):
@@ -92,16 +94,16 @@ class LateArrivals:
         if not longest or rank.kind != "s":
             return None
         settled = newest.rank.number if newest and newest.rank.kind == "s" else -1
-        resource, keep = _resource(event), self._config.retention.records
+        keep = max(self._config.retention.records, longest + KEEP_LONGER)
         there, waited_ms = script_runner.run_one(
-            self._redis, "gap", event.id, run.handler, resource, rank.number, settled, int(keep * 1000)
+            self._redis, "gap", event.id, run.handler, _resource(event), rank.number, settled, int(keep * 1000)
         )
-        left = longest - waited_ms / 1000
-        if rank.number <= max(settled, 0) + 1 or (not there and left <= 0):
-            return None
         if there:
             text = f"sequence {rank.number} waits for smaller ones that have not ended"
-            return RunResult(Ending.WAIT, {"error": text, "reason": "gap"}, min(SOON * there, LOOK_AGAIN))
+            return RunResult(Ending.WAIT, {"error": text, "reason": "gap"}, LOOK_AGAIN * min(there, FARTHEST))
+        left = longest - waited_ms / 1000
+        if rank.number <= max(settled, 0) + 1 or left <= 0:
+            return None
         text = f"sequence {rank.number} waits for {rank.number - 1}, at most {longest:g} s"
         return RunResult(Ending.WAIT, {"error": text, "reason": "gap"}, min(left, LOOK_AGAIN))
 

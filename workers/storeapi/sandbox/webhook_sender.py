@@ -48,7 +48,7 @@ class WebhookSender(threading.Thread):
         self._retries = retries
         self._disable_after = disable_after
         self._stopping = threading.Event()
-        trusted = httpx2.create_ssl_context()
+        trusted = httpx2.create_ssl_context(trust_env=False)
         if ca_file:
             trusted.load_verify_locations(ca_file)
         self._http = httpx2.Client(timeout=SEND_SECONDS, trust_env=False, verify=trusted)

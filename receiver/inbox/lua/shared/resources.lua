@@ -6,6 +6,11 @@ local function resource_digest(store, topic, resource)
   return string.sub(redis.sha1hex(store .. '|' .. string.match(topic, '^[^.]*') .. '|' .. resource), 1, 12)
 end
 
+-- A member of a resource's line of numbers is "since id": when the run came into it (ms), and its event; see gap.lua.
+local function event_in_line(member)
+  return string.match(member, ' (.+)$')
+end
+
 -- The event leaves Redis, while `ix` still has it. Those that follow it keep the time, by which the history finds it.
 local function unlink_resource(id, store, topic, resource)
   if not store or not topic or not resource or resource == '' then return end

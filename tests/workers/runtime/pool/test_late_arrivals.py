@@ -181,7 +181,8 @@ def test_it_waits_for_a_missing_number_no_longer_than_that(child: ChildProcess) 
 
 
 @pytest.mark.parametrize(
-    ("state", "waits"), [("ready", True), ("leased", True), ("later", True), ("held", True), ("failed", False)]
+    ("state", "waits"),
+    [("ready", True), ("leased", True), ("later", True), ("held", True), ("failed", False), ("quarantined", False)],
 )
 def test_it_waits_for_smaller_numbers_that_are_there(child: ChildProcess, state: str, waits: bool) -> None:
     """Behind a gap, events that were there ran at the same moment, and the smaller numbers were dropped as stale."""
@@ -190,9 +191,12 @@ def test_it_waits_for_smaller_numbers_that_are_there(child: ChildProcess, state:
     for run, number in ((third, 7), (second, 6), (first, 5)):
         child.came_into_line(run, number, seconds_ago=99)
         child.redis.hset(f"{keys.EVENT}{run.event.id}", "r:shop.push", "leased 0 0 default token")
-    child.redis.hset(f"{keys.EVENT}{first.event.id}", "r:shop.push", f"{state} 1 0 default 0")
+    if state == "quarantined":  # its record says that it is leased, for ever
+        child.redis.hset(keys.QUARANTINED, first.item, "damaged")
+    else:
+        child.redis.hset(f"{keys.EVENT}{first.event.id}", "r:shop.push", f"{state} 1 0 default 0")
     results = [child.judge(run, WAIT) for run in (third, second)]
-    assert [result and result.after for result in results] == ([0.2, 0.1] if waits else [0.1, None])
+    assert [result and result.after for result in results] == ([2.0, 1.0] if waits else [1.0, None])
     if waits:
         assert results[0] is not None
         assert results[0].detail["error"] == "sequence 7 waits for smaller ones that have not ended"
@@ -201,9 +205,43 @@ def test_it_waits_for_smaller_numbers_that_are_there(child: ChildProcess, state:
     assert child.judge(second, WAIT) is None
 
 
-def test_a_line_of_another_type_begins_anew(child: ChildProcess) -> None:
-    child.redis.set(f"{keys.GAP}shop.push|numbered|order|7", "another type")
+def test_a_damaged_line_begins_anew(child: ChildProcess) -> None:
+    line = f"{keys.GAP}shop.push|numbered|order|7"
+    child.redis.set(line, "another type")
     assert child.judge(child.run(number=1), WAIT) is None
+    child.redis.zadd(line, {"damaged": 0})
+    assert child.judge(child.run(number=1), WAIT) is None
+
+
+def test_a_run_does_not_wait_for_itself_under_another_number(child: ChildProcess) -> None:
+    """The scheme was changed meanwhile."""
+    child.has_settled("s2")
+    run = child.run(number=7)
+    child.redis.hset(f"{keys.EVENT}{run.event.id}", "r:shop.push", "leased 0 0 default token")
+    for number in (5, 7):
+        child.came_into_line(run, number, seconds_ago=99)
+    assert child.judge(run, WAIT) is None
+
+
+def test_one_waits_for_zero_if_it_is_there(child: ChildProcess) -> None:
+    zero = child.run(number=0)
+    assert child.judge(zero, WAIT) is None
+    child.redis.hset(f"{keys.EVENT}{zero.event.id}", "r:shop.push", "later 1 0 default 5000")
+    assert child.judge(child.run(number=1), WAIT) is not None
+
+
+def test_numbers_that_have_one_score_do_not_begin_anew_at_each_look(child: ChildProcess) -> None:
+    child.has_settled(f"s{10**18}")
+    late = child.run(number=10**18 + 2)
+    child.came_into_line(late, 10**18 + 2, seconds_ago=31)
+    assert child.judge(late, WAIT) is None
+
+
+def test_a_line_is_kept_for_longer_than_a_run_waits(system: System, redis: Redis) -> None:
+    system.config_file.write_text(system.config_file.read_text() + '[retention]\nrecords = "0s"\n')
+    child = ChildProcess(system, redis)
+    assert child.judge(child.run(number=7), WAIT) is not None
+    assert redis.pttl(f"{keys.GAP}shop.push|numbered|order|7") > 30_000
 
 
 def test_the_first_number_of_a_resource_waits_for_nothing_and_others_do(child: ChildProcess) -> None:
