@@ -35,7 +35,7 @@ class CoroutineRunner:
         before = asyncio.all_tasks(self._loop)
         self._task = self._loop.create_task(returned)
         try:
-            return self._loop.run_until_complete(self._task)
+            return self._run(self._loop, self._task)
         except asyncio.CancelledError:
             interrupt, self._interrupt = self._interrupt, None
             raise interrupt or asyncio.CancelledError from None
@@ -52,7 +52,15 @@ class CoroutineRunner:
         if tasks and self._loop is not None:
             for task in tasks:
                 task.cancel()
-            self._loop.run_until_complete(asyncio.wait(tasks, timeout=CANCEL_SECONDS))
+            self._run(self._loop, self._loop.create_task(asyncio.wait(tasks, timeout=CANCEL_SECONDS)))
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> Any:
+        """Until the task is done. A `loop.stop()` of a handler, whose effect may come in a later run, ends no run."""
+        task.add_done_callback(lambda _: loop.stop())
+        while not task.done():
+            loop.run_forever()
+        return task.result()
 
     def _report(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Called for an exception that no coroutine gets. A timeout, which is no Exception, still ends the run."""

@@ -269,6 +269,24 @@ def test_the_test_kit_awaits_an_async_effect_and_records_it() -> None:
     assert context.once_calls == [("send", 7)]
 
 
+@pytest.mark.parametrize("how", ["at once", "and goes on", "later"])
+def test_a_handler_that_stops_the_loop_ends_neither_its_own_run_nor_the_next(how: str) -> None:
+    async def mischief() -> str:
+        loop = asyncio.get_running_loop()
+        if how == "later":
+            loop.call_later(0.01, loop.stop)
+        else:
+            loop.stop()
+        if how == "and goes on":
+            await asyncio.sleep(0.01)
+        return "stopped"
+
+    runner = CoroutineRunner()
+    assert runner.finish(mischief()) == "stopped"
+    assert runner.finish(asyncio.sleep(0.05, "done")) == "done"
+    runner.close()
+
+
 def test_a_timeout_that_hits_a_callback_of_the_loop_still_ends_the_run() -> None:
     """There asyncio catches every exception but two, and logs it."""
 
