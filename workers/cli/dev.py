@@ -24,6 +24,7 @@ from receiver.inbox.model import DECLARATION_MS
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
+from receiver.inbox.redis.server_faults import describe
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.process.earlier_data import require_no_earlier_data
 from receiver.process.process_files import AlreadyHeld, hold_alone
@@ -298,10 +299,9 @@ class Dev:
         if self._config.redis.embedded:
             socket_path(self._config.data_dir).unlink(missing_ok=True)
         if summary:
-            took = time.monotonic() - asked
-            output.echo(
-                f"\nstopped in {took:.1f} s, all processes ended, events stored in {self._config.redis.data_dir}"
-            )
+            took, redis = time.monotonic() - asked, self._config.redis
+            where = redis.data_dir if redis.embedded else f"Redis at {describe(self._client)}"
+            output.echo(f"\nstopped in {took:.1f} s, all processes ended, events stored in {where}")
             output.line(f"this run: {summary}", indent=2)
 
     def _summary(self) -> str:

@@ -19,6 +19,7 @@ import pytest
 from receiver.contract.compose import Request
 from receiver.inbox import EventQueries, connect, keys
 from receiver.inbox import server_url as url_of
+from receiver.inbox.redis.server_faults import describe
 from receiver.spool import REFUSED_FILE
 from tests.support.console import Browser
 from tests.support.harness import Process, System, children_of, comm, eventually, free_port, gone, storehooks
@@ -307,6 +308,14 @@ def test_events_survive_a_restart(dev: DevRun) -> None:
     dev.handled()
     client = connect(url_of("", dev.data), timeout=2.0)
     eventually(lambda: EventQueries(client).counters().total["accepted"] >= 6, 10)
+
+
+def test_dev_with_a_redis_of_ones_own_says_that_the_events_are_there(make_system: Callable[..., System]) -> None:
+    system = make_system(plugin=HELLO)
+    process = start_command("dev", "--events", "5", config=system.config_file, log=system.folder / "dev.log")
+    system.processes.append(process)
+    assert process.wait(60) == 0, process.output()
+    assert f"all processes ended, events stored in Redis at {describe(system.client)}\n" in process.output()
 
 
 @pytest.mark.full
