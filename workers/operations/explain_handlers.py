@@ -129,6 +129,9 @@ def _queued(run: RunRecord) -> HandlerExplanation | None:
     if not run.order or not run.order.place:
         return None
     first = f"storehooks events show {run.order.waits_for}" if run.order.waits_for else ""
+    if run.order.is_stopped:
+        again = f"storehooks events replay {run.order.waits_for} --handler {run.handler}"
+        first = f"correct the cause ({first}), then: {again}"
     return HandlerExplanation(run.handler, False, "queued", f"order_by: {run.order.text}", first)
 
 

@@ -136,10 +136,13 @@ class OrderPlace:
     """1 is next. None if it is not queued."""
     waits_for: str | None = None
     """The event whose run must end first. None if an older event of the store is not routed yet."""
+    is_stopped: bool = False
+    """Whether that run has failed, and stops the key until it is replayed or dropped."""
 
     @property
     def text(self) -> str:
         behind = f"event {self.waits_for}" if self.waits_for else "an older event of the store, which is not routed yet"
+        behind += ", which has failed and stops the key until it is replayed or dropped" if self.is_stopped else ""
         return f"queued behind {behind}; place {self.place} of the key {self.key}"
 
 
@@ -302,7 +305,9 @@ class EventQueries(ServerUser):
             return run
         active: Any = self.client.hget(keys.ORDER + run.handler, key)
         waits_for = as_text(active.split()[0]) if active else None
-        return replace(run, order=replace(run.order, place=place + 1, waits_for=waits_for))
+        state: Any = self.client.hget(keys.EVENT + waits_for, f"r:{run.handler}") if waits_for else None
+        stopped = (state or b"").startswith(RunState.FAILED.encode())
+        return replace(run, order=replace(run.order, place=place + 1, waits_for=waits_for, is_stopped=stopped))
 
     def _due_at(self, event_id: str, handler: str) -> datetime | None:
         due = self.client.zscore(keys.LATER, keys.run_item(event_id, handler))

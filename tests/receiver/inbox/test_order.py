@@ -484,6 +484,16 @@ def test_the_place_of_a_queued_run_is_shown(ordered: System) -> None:
     assert "queued behind event a; place 2 of the key north:order:7" in " ".join(shown.split())
 
 
+def test_a_run_behind_a_stopped_key_names_the_failure_and_what_ends_it(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b", how=STOPPING)
+    finish(ordered, claim(ordered)[0], OutcomeKind.FAILED)
+    stopped = "queued behind event a, which has failed and stops the key until it is replayed or dropped; place 1 of"
+    for command in (("events", "show"), ("handlers", "explain")):
+        assert stopped in " ".join(ordered.run_cli(*command, "b").stdout.split()), command
+    explained = " ".join(ordered.run_cli("handlers", "explain", "b").stdout.split())
+    assert f"storehooks events replay a --handler {PUSH}" in explained
+
+
 def test_a_claim_of_a_key_with_very_many_queued_runs_is_fast(ordered: System, redis: Redis) -> None:
     accept_and_route(ordered, "a", "b")
     queue = f"{keys.QUEUED}{PUSH}:north:order:7"
