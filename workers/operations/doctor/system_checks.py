@@ -48,7 +48,7 @@ def check_config(facts: Facts) -> Iterator[Finding]:
     resolved += sum(bool(store.auth.client_secret.get_secret_value()) for store in config.stores.values())
     resolved += sum(bool(store.auth.token.get_secret_value()) for store in config.stores.values())
     if not problems:
-        yield ok("config", f"no unknown keys, {counted(resolved, 'secret')} resolved")
+        yield ok("config", f"no unknown keys, {counted(resolved, 'secret')} of stores resolved")
     yield from problems
 
 

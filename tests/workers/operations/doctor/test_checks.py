@@ -533,7 +533,7 @@ def test_public_url_findings(facts: Facts, web: WebFacts, says: str) -> None:
 @pytest.mark.parametrize(
     ("bind", "public", "says"),
     [
-        ("127.0.0.1:1", "https://hooks.example.com", "ok config: no unknown keys, 3 secrets resolved"),
+        ("127.0.0.1:1", "https://hooks.example.com", "ok config: no unknown keys, 3 secrets of stores resolved"),
         ("127.0.0.1:1", "http://hooks.example.com", "warn config: public_url is http: deliveries can be read"),
         (
             "127.0.0.1:1",
