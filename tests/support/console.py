@@ -83,7 +83,7 @@ class Browser:
 
 def plain(page: str) -> str:
     """A page as a person reads it."""
-    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", page)))
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", page.replace("<wbr>", ""))))
 
 
 class RunningConsole:

@@ -35,7 +35,7 @@ from workers.console import (
 from workers.console.access import Access, allowed_origins, form_token
 from workers.console.gate import Gate
 from workers.console.page_data import Console, OpenHistories, age, console, end_request, milliseconds, time_tag
-from workers.console.visible_text import as_sentence, finalize
+from workers.console.visible_text import as_sentence, breakable, finalize
 from workers.history.past_events import HistoryError
 
 MAX_FORM_BYTES = 400 << 10
@@ -70,7 +70,7 @@ def create_app(config: Config) -> Flask:
     client = connect_to(config.redis, timeout=max(config.redis.timeout, REDIS_SECONDS))
     app.extensions["console"] = Console(config, client, Access(config.console, client), OpenHistories(config, client))
     app.jinja_env.filters |= {"when": time_tag, "age": age, "ms": milliseconds}
-    app.jinja_env.filters |= {"sentence": as_sentence, "in_words": in_words}
+    app.jinja_env.filters |= {"sentence": as_sentence, "in_words": in_words, "breakable": breakable}
     for view in VIEWS:
         app.register_blueprint(view.pages)
     app.before_request(_admit)

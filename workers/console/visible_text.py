@@ -34,6 +34,11 @@ def as_sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def breakable(name: str) -> Markup:
+    """A name whose line may break after its dots, dashes, slashes and underscores, before a browser breaks a word."""
+    return Markup("<wbr>").join(re.split(r"(?<=[._/-])", visible(name)))
+
+
 def finalize(value: Any) -> Any:
     """What a template writes for a value: Jinja calls it for each expression of each page."""
     if isinstance(value, Markup):

@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from receiver.inbox.bulk_actions import BulkActions
 from receiver.inbox.queries.failures import FailureFilter, FailureQueries
 from receiver.inbox.queries.time_series import OF_STORE, RINGS, WEEK, pack_sample
 from receiver.inbox.redis import script_runner
-from tests.support.console import PASSWORD, RunningConsole, running_console
+from tests.support.console import PASSWORD, PLUGIN, RunningConsole, running_console
 from tests.support.harness import System, eventually
 
 if TYPE_CHECKING:
@@ -53,6 +54,63 @@ REPORTS = """
 window.reports = [];
 document.addEventListener("securitypolicyviolation", (event) => window.reports.push(event.violatedDirective));
 """
+
+
+HANDLERS = {
+    "notify_warehouse": "order.fulfilled",
+    "print_shipping_label": "shipment.created",
+    "push_stock_levels": "inventory.updated",
+    "reconcile_refunds": "refund.created",
+    "send_confirmation": "checkout.completed",
+    "sync_customers": "customer.updated",
+}
+MANY_HANDLERS = PLUGIN + "".join(
+    f"""
+@router.on("{topic}", "subscription.cancelled", stores=("north", "wholesale-eu"))
+def {name}(event, ctx):
+    return "done"
+"""
+    for name, topic in HANDLERS.items()
+)
+"""With those of PLUGIN, eight. No store sends these topics."""
+BROKEN_WORDS = """
+const found = [];
+const lines = (range) => {
+  const tops = [];
+  for (const one of range.getClientRects()) {
+    if (one.width && !tops.some((top) => Math.abs(top - one.top) < one.height / 2)) tops.push(one.top);
+  }
+  return tops.length;
+};
+const texts = (element) => {
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), nodes = [];
+  while (walker.nextNode()) nodes.push(walker.currentNode);
+  return nodes;
+};
+for (const one of document.querySelectorAll("thead th, table button, table [role=button]")) {
+  const range = document.createRange();
+  range.selectNodeContents(one);
+  if (lines(range) > 1) found.push("two lines: " + one.textContent);
+}
+for (const node of [...document.querySelectorAll("tbody th, tbody td")].flatMap(texts)) {
+  for (const word of node.data.matchAll(/[A-Za-z0-9]{2,14}(?![A-Za-z0-9])/g)) {
+    const range = document.createRange();
+    range.setStart(node, word.index);
+    range.setEnd(node, word.index + word[0].length);
+    if (lines(range) > 1) found.push(`within a word: ${node.data}`);
+  }
+}
+return found;
+"""
+"""Headings and buttons of tables on two lines, and short words of their cells that are broken."""
+
+
+def write_runs(system: System) -> None:
+    """Figures of the handlers, as of a busy day."""
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+    for name in ("export", *HANDLERS):
+        outcomes = {"done": 12_286, "failed": 115, "retry": 4_494, "dropped": 1_165}
+        system.client.hset(f"{keys.RUNS}{day}:erp.{name}", mapping={**outcomes, "d13": 9_000, "d17": 900, "w24": 99})
 
 
 def write_week(system: System) -> None:
@@ -91,7 +149,9 @@ def write_week(system: System) -> None:
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole]:
-    with running_console(tmp_path_factory.mktemp("console"), "web", "worker", "housekeeper") as found:
+    with running_console(
+        tmp_path_factory.mktemp("console"), "web", "worker", "housekeeper", plugin=MANY_HANDLERS
+    ) as found:
         system = found.system
         orders = [system.deliver(data={"id": 1000 + number, "total": "42.00"}) for number in range(6)]
         orders += [system.deliver(data=found.broken_order(id=2000 + number)) for number in range(3)]
@@ -102,7 +162,10 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole
         assert system.post(tampered, "south").status_code == 401
         system.refused()
         write_week(system)
-        entry = AuditTrail(system.client).begin("console operator 127.0.0.1", "bulk replay", {}, count=3)
+        write_runs(system)
+        entry = AuditTrail(system.client).begin(
+            "console operator 127.0.0.1", "bulk replay", {"error": "no such " * 99}, count=3
+        )
         stopped = BulkActions(system.client).start("replay", FailureFilter(error="no such error"), [], entry, first=5)
         BulkActions(system.client).stop(stopped)
         eventually((found.config.data_dir / "findings.json").exists, 60, what="the first findings")
@@ -239,6 +302,21 @@ def test_every_page_fits_and_loads_only_our_files(
         hosts = person.script("return performance.getEntriesByType('resource').map((one) => new URL(one.name).host)")
         assert set(hosts) <= {console.url.removeprefix("http://")}, name
     assert [one for one in person.driver.get_log("browser") if one["level"] == "SEVERE"] == []
+    person.look(WIDE)
+
+
+@pytest.mark.parametrize("width", [1024, 1280, 1440, 1920])
+def test_no_heading_button_or_name_of_a_table_is_broken(console: RunningConsole, person: Person, width: int) -> None:
+    person.look((width, 900))
+    console.system.administration.pause(handler="erp.sync_customers")  # "Resume" is wider than "Pause"
+    broken = {}
+    for name, path in pages(console).items():
+        person.open(path).shoot(f"{name}-{width}")
+        over = "const main = document.querySelector('main'); return main.scrollWidth - main.clientWidth"
+        assert person.script(over) <= 0, f"{name} is too wide"
+        broken[name] = person.script(BROKEN_WORDS)
+    console.system.administration.resume(handler="erp.sync_customers")
+    assert {name: found for name, found in broken.items() if found} == {}
     person.look(WIDE)
 
 
