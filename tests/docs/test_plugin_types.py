@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from mypy import api
@@ -28,3 +32,15 @@ def test_mypy_says_what_the_file_expects_and_nothing_else() -> None:
     assert len(expected) >= 8
     for number, text in expected.items():
         assert text in said[number]
+
+
+@pytest.mark.full
+def test_the_plugin_of_the_page_is_checked_outside_of_the_checkout_as_the_page_says(tmp_path: Path) -> None:
+    section = (ROOT / "docs/plugins.md").read_text().partition("## Types")[2].partition("## ")[0]
+    (sample,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    (command,) = re.findall(r"`MYPYPATH=CHECKOUT mypy (.*?)`", section)
+    (tmp_path / "totals.py").write_text(sample)
+    mypy = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache"), *command.split()]
+    env = {**os.environ, "MYPYPATH": str(ROOT)}
+    done = subprocess.run(mypy, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -5,6 +5,7 @@ from decimal import Decimal
 from pydantic import BaseModel
 
 from storehooks import Busy, Context, Drop, Event, Fail, Retry, Router
+from storehooks.records import Order
 from storehooks.testing import make_context, make_event
 
 
@@ -41,6 +42,9 @@ def award(event: Event, ctx: Context[Settings]) -> str:
     reveal_type(ctx.settings.level)  # expect: Revealed type is "int"
     reveal_type(ctx.once("points", Crm().add, 1, 42, key=ctx.key("points")))  # expect: Revealed type is "int"
     reveal_type(event.record)  # expect: Revealed type is "receiver.contract.records.Record | None"
+    event.record.total  # expect: Item "Record" of "Record | None" has no attribute "total"
+    if isinstance(event.record, Order):
+        reveal_type(event.record.total)  # expect: Revealed type is "decimal.Decimal"
     if event.occurred_at is None:
         raise Retry("no time yet", after=60)
     if ctx.stopping:
