@@ -452,8 +452,8 @@ def test_waiting_requests_of_senders_with_many_places_end_for_new_connections(
         one.received_at -= CROWD_SECONDS
     connections.make_space(1)
     states = [one.state for one in waiting]
-    rest = ["served", *["complete"] * 3] if known else ["closing", *["lingering"] * 3]
-    assert states == ["closing", *rest, *["complete"] * 7], "of a known one only what is no delivery"
+    rest = ["complete" if known else "lingering"] * 3
+    assert states == ["closing", "served", *rest, *["complete"] * 7], "of a known one only what is no delivery"
     assert not connections.crowded
     connections.all -= {one for one in connections.all if one.state in ("closing", "lingering")}
     connections.make_space(9)
