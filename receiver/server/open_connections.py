@@ -36,6 +36,8 @@ CROWD_PLACES = 50
 CROWD_SECONDS = 0.25
 """How long a request of it may wait for us then, if it is not known. One that sends genuine deliveries is known by
 then, if they can be stored: the first was accepted. Others are sent again."""
+LONG_SECONDS = 2.0
+"""The same for any other, such as one of a store whose deliveries come faster than they are stored."""
 MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")  # for new connections
 
 
@@ -72,15 +74,15 @@ class OpenConnections(ConnectionGroup):
     def end_of_crowds(self, count: int) -> int:
         """End connections whose requests wait for us, and return how many: all of a sender that has many places, the
         one with most first, until there are as many. A known one loses only what is no delivery, and none loses a
-        delivery that was verified."""
-        since, ended = monotonic() - CROWD_SECONDS, 0
+        delivery that was verified, unless these wait for long."""
+        now, ended = monotonic(), 0
         for sender, places in Counter(one.sender for one in self.all).most_common():
             if places <= CROWD_PLACES or ended >= count:
                 break
             known = not sender or self.known_senders.trust(sender, 1)
-            for one in [one for one in self.all if one.sender == sender and one.received_at < since]:
+            for one in [one for one in self.all if one.sender == sender and waits_for_us(one)]:
                 is_safe = not one.is_other and (known or one.state == "served")
-                if waits_for_us(one) and not is_safe:
+                if now - one.received_at > (LONG_SECONDS if is_safe else CROWD_SECONDS):
                     one.close() if one.state == "served" else one.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
                     self.counted.add("connections ended for new ones")
                     ended += 1

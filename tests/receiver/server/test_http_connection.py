@@ -25,7 +25,7 @@ from receiver.server.http_connection import (
     RECEIVE_BYTES,
     HttpConnection,
 )
-from receiver.server.open_connections import CROWD_SECONDS, MAX_HELD_BYTES, OpenConnections, is_costly
+from receiver.server.open_connections import CROWD_SECONDS, LONG_SECONDS, MAX_HELD_BYTES, OpenConnections, is_costly
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import Turns
 from tests.support.made_connections import arriving, new_content, receive, transport
@@ -460,6 +460,10 @@ def test_waiting_requests_of_senders_with_many_places_end_for_new_connections(
     loop.close()
     others = [one.state for one in waiting[5:]]
     assert others == [*["lingering"] * 4, *["complete"] * 3], "the next one with many"
+    waiting[1].received_at -= LONG_SECONDS
+    connections.all |= {*waiting[:5]}
+    connections.make_space(12)
+    assert waiting[1].state == "closing", "it waited for long"
     assert b"503" in waiting[5].transport.write.call_args[0][0]  # type: ignore[attr-defined]
     waiting[0].transport.write.assert_not_called()  # type: ignore[attr-defined]
 
