@@ -13,6 +13,7 @@ from receiver.inbox import keys
 from receiver.inbox.accept_batch import MAX_EVENT_NAMES, unreadable_detail
 from receiver.inbox.history_place import place_host
 from receiver.inbox.model import pack
+from receiver.inbox.queries.damage import as_text
 from receiver.inbox.queries.handlers import held_stores
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.connecting import ServerUser
@@ -194,6 +195,11 @@ class Administration(ServerUser):
             total += int(returned)
             if returned < RESUME_SLICE:
                 return total
+
+    def is_busy(self, handler: str) -> bool:
+        """Whether a handler has closed the limit of this one, or itself, by Busy."""
+        limit: Any = self.client.hget(keys.LIMITS, handler)
+        return bool(self.client.hexists(keys.BUSY, as_text(limit) if limit else f"h:{handler}"))
 
     def paused(self) -> set[str]:
         """Paused handlers and stores: "handler:NAME", "store:NAME"."""

@@ -61,7 +61,7 @@ class Deliveries:
 
     def serve(self, connection: HttpConnection, request: HttpRequest) -> None:
         target = store_and_query(request.target) if request.method == "POST" else None
-        known, sender, size = connection.known_senders, connection.sender, len(request.body)
+        known, sender, size = connection.known_senders, connection.sender, connection.request_bytes
         connection.is_other = target is None
         if target is None:
             known.add_other(sender, size)

@@ -98,7 +98,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.reader = RequestReader(others.max_body)
         self._unread = b""
         self._request: HttpRequest | None = None
-        self._request_bytes = 0
+        self.request_bytes = 0
         """Of its head and body."""
         self.waiting_since = self.holding_since = 0.0
         """When this connection and its bytes began to wait for its sender: each byte moves them on by the time that it
@@ -114,7 +114,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        return len(self._unread) + self.reader.held_bytes + (self._request_bytes if self._request else 0)
+        return len(self._unread) + self.reader.held_bytes + (self.request_bytes if self._request else 0)
 
     # Called by the loop
 
@@ -219,9 +219,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.refuse(reader.fault)
         elif reader.request:
             self._request, reader.request = reader.request, None
-            self._request_bytes = reader.head_bytes + len(self._request.body)
+            self.request_bytes = reader.head_bytes + len(self._request.body)
             self.state, self.deadline = "complete", inf
-            self._schedule(self._request_bytes)
+            self._schedule(self.request_bytes)
         elif size and self._unread:
             self._schedule(len(self._unread))
         elif self._ended:

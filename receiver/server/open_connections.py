@@ -36,7 +36,7 @@ CROWD_PLACES = 50
 CROWD_SECONDS = 0.25
 """How long a request of it may wait for us then, if it is not known. One that sends genuine deliveries is known by
 then, if they can be stored: the first was accepted. Others are sent again."""
-LONG_SECONDS = 2.0
+LONG_SECONDS = 1.0
 """The same for any other, such as one of a store whose deliveries come faster than they are stored."""
 MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")  # for new connections
 

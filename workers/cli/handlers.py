@@ -224,9 +224,9 @@ def pause(handler: str, yes: bool) -> None:
 @click.argument("handler")
 @yes_option
 def resume(handler: str, yes: bool) -> None:
-    """Start the runs of a paused handler again, in their order."""
+    """Start the runs of a paused handler again, in their order. A limit that was closed by Busy is open again."""
     administration = _administration_with(handler)
-    if f"handler:{handler}" not in administration.paused():
+    if f"handler:{handler}" not in administration.paused() and not administration.is_busy(handler):
         output.echo(f"{handler} is not paused")
         return
     waiting = HandlerQueries(administration.client).waiting([handler])[handler]

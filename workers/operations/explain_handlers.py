@@ -162,7 +162,8 @@ def _limited(facts: RoutingFacts, name: str) -> HandlerExplanation:
     """Its limit is closed or full, its plugin is broken on disk, or every worker is busy."""
     limit = facts.declared[name].details.get("limit")
     if until := facts.busy.get(limit or f"h:{name}"):
-        return HandlerExplanation(name, False, "limit", f"{limit or 'the handler'} is busy until {until:%H:%M:%S} UTC")
+        why = f"{limit or 'the handler'} is busy until {until:%H:%M:%S} UTC"
+        return HandlerExplanation(name, False, "limit", why, f"storehooks handlers resume {name}, to begin before")
     if limit in facts.full:
         return HandlerExplanation(name, False, "limit", f"[limits.{limit}] has no free slot")
     plugin = str(facts.declared[name].details.get("plugin"))

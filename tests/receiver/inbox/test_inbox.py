@@ -175,6 +175,18 @@ def test_release_and_busy_count_no_attempt(system: System) -> None:
     assert claim_one(system.inbox, "shop.greet").attempts == 0
 
 
+def test_a_limit_that_busy_has_closed_is_open_again_when_the_handler_is_resumed(system: System) -> None:
+    """For an hour nothing could be done about it."""
+    system.accept()
+    (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+    system.inbox.finish([Outcome(run, "busy", {"error": "Busy"}, delay=3600)])
+    assert system.administration.is_busy("shop.greet")
+    assert system.inbox.claim({"shop.greet": 1}, capacity=1).runs == ()
+    system.administration.resume(handler="shop.greet")
+    assert not system.administration.is_busy("shop.greet")
+    assert claim_one(system.inbox, "shop.greet").attempts == 0
+
+
 @pytest.mark.parametrize("call", ["renew", "finish"])
 def test_a_late_worker_is_not_counted_as_a_loss(system: System, call: str) -> None:
     """A starved machine must not turn good runs into failures."""
