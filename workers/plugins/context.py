@@ -93,7 +93,8 @@ class Context(Generic[M]):
 
         A later attempt, redelivery or replay gets the stored result without the call. A call that raises has not
         happened, and is made again. `scope` says what an effect is done once for: the event, its resource, or the
-        store. An `async def` function is awaited: `await ctx.once("mail", send, order)`.
+        store. An `async def` function is awaited: `await ctx.once("mail", send, order)`. If a handler asks for the same
+        effect twice at the same time (`asyncio.gather`), the second waits for the result of the first.
 
         If a process died between the call and storing its result, the effect is in doubt. Then in_doubt="run" calls
         again (send `ctx.key(key)` to the other side as its idempotency key), and in_doubt="fail" fails the run, for a

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -17,6 +20,11 @@ Scope = Literal["event", "resource", "store"]
 InDoubt = Literal["run", "fail"]
 UNDER_WAY_DELAY = 1.0
 IN_DOUBT = "is in doubt: "
+_Key = tuple[asyncio.AbstractEventLoop, str, str]
+_locks = WeakValueDictionary[_Key, asyncio.Lock]()
+"""Of the effects that an async handler performs at this moment: it may ask for the same effect twice at once."""
+_held: ContextVar[frozenset[_Key]] = ContextVar("held", default=frozenset())
+"""The locks that this task, or the one that started it, holds: an effect within itself must not wait for itself."""
 
 
 class EffectUnderWay(Busy):
@@ -60,12 +68,27 @@ class Effect:
         return self._store(result)
 
     async def once_awaited(self, call: Callable[[], Awaitable[T]]) -> T:
-        is_done, found = self._begin()
-        if is_done:
-            return cast(T, found)
-        with self._performing(found):
-            result = await call()
-        return self._store(result)
+        async with self._alone():
+            is_done, found = self._begin()
+            if is_done:
+                return cast(T, found)
+            with self._performing(found):
+                result = await call()
+            return self._store(result)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Wait until no other task of this process performs the effect."""
+        key, held = (asyncio.get_running_loop(), self.place, self.field), _held.get()
+        if key in held:
+            yield
+            return
+        async with _locks.setdefault(key, asyncio.Lock()):
+            _held.set(held | {key})
+            try:
+                yield
+            finally:
+                _held.set(held)
 
     @contextmanager
     def _performing(self, mark: bytes) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import json
 import logging
@@ -144,6 +145,35 @@ def test_a_call_that_raises_has_not_happened(effects: object) -> None:
     with pytest.raises(OSError, match="no route"):
         context(effects).once("book", refuse, in_doubt="fail")
     assert context(effects).once("book", lambda: "booked", in_doubt="fail") == "booked"
+
+
+@pytest.mark.parametrize("in_doubt", ["run", "fail"])
+def test_an_async_effect_that_is_asked_for_twice_at_once_is_performed_once(
+    effects: object, in_doubt: Literal["run", "fail"]
+) -> None:
+    async def ask(*delays: float) -> list[float | BaseException]:
+        one = context(effects)
+        calls = (one.once("book", perform, delay, in_doubt=in_doubt) for delay in delays)
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    async def perform(delay: float) -> float:
+        await asyncio.sleep(delay)
+        if delay == 0:
+            raise OSError("no route")
+        return delay
+
+    refused, *others = asyncio.run(ask(0, 0.02, 0.01))
+    assert isinstance(refused, OSError)
+    assert others == [0.02, 0.02], "one that raised has not happened: the next one makes the call"
+
+
+def test_an_async_effect_within_itself_does_not_wait_for_itself(effects: object) -> None:
+    one = context(effects)
+
+    async def perform() -> str:
+        return await asyncio.wait_for(one.once("book", asyncio.sleep, 0, "booked"), 5)
+
+    assert asyncio.run(one.once("book", perform)) == "booked"
 
 
 def test_a_late_exception_does_not_clear_the_mark_of_the_next_attempt(system: System) -> None:
