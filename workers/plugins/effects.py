@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
@@ -114,12 +115,29 @@ class Effect:
 
     def _store(self, result: T) -> T:
         try:
-            stored = orjson.dumps(result)
+            stored = _to_json(result)
         except TypeError as error:
             self.effects.end(self.place, self.field, self.item, b"null")  # it has happened; only its result is lost
             raise Fail(f"{self.field} was done, but its result is not JSON: {error}") from None
         self.effects.end(self.place, self.field, self.item, stored)
         return result
+
+
+def _to_json(value: Any) -> bytes:
+    """Raises TypeError for what JSON cannot hold. orjson writes NaN and Infinity as null."""
+    written = orjson.dumps(value)
+    if b"null" in written and _has_infinite(value):
+        raise TypeError("NaN and Infinity are not JSON serializable")
+    return written
+
+
+def _has_infinite(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if is_dataclass(value):
+        return any(_has_infinite(getattr(value, one.name)) for one in fields(value))
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return any(map(_has_infinite, inner))
 
 
 class PluginState:
@@ -135,8 +153,8 @@ class PluginState:
         return default if value is None else orjson.loads(value)
 
     def set(self, name: str, value: Any) -> None:
-        """Set a value: anything that JSON can hold."""
-        self._effects.write(self._place, name, orjson.dumps(value))
+        """Set a value: anything that JSON can hold. It raises TypeError for others, such as NaN."""
+        self._effects.write(self._place, name, _to_json(value))
 
     def delete(self, name: str) -> None:
         """Remove a value. One that is not there is no error."""

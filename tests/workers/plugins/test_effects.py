@@ -6,11 +6,13 @@ import asyncio
 import http.server
 import json
 import logging
+import math
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -118,6 +120,11 @@ def make_shop(make_system: Callable[..., System], bank: Bank, child_processes: i
 def context(effects: object, event_id: str = "event1", resource: str = "7", handler: str = "shop.one") -> Context:
     event = Event(event_id, "north", "order.paid", datetime.now(UTC), b"{}", resource_id=resource)
     return Context("north", None, None, 1, logging.getLogger("t"), handler=handler, event=event, effects=effects)  # type: ignore[arg-type]
+
+
+@dataclass
+class Price:
+    amount: float
 
 
 @pytest.fixture(params=["kept", "local"])
@@ -230,6 +237,23 @@ def test_state_is_shared_by_a_plugin_for_one_store(effects: object) -> None:
     state.delete("cursor")
     assert state.get("cursor") is None
     assert context(effects, handler="loyalty.one").state.get("n") is None
+
+
+@pytest.mark.parametrize("value", [math.nan, {"prices": (1.5, -math.inf)}, Price(math.nan), object()])
+def test_a_value_that_json_cannot_hold_is_refused_and_its_effect_has_happened(effects: object, value: object) -> None:
+    one = context(effects)
+    one.state.set("price", 5)
+    with pytest.raises(TypeError, match=r"not JSON serializable"):
+        one.state.set("price", value)
+    assert one.state.get("price") == 5
+    with pytest.raises(Fail, match="was done, but its result is not JSON"):
+        one.once("price", lambda: value)
+    assert one.once("price", lambda: "again") is None
+
+
+def test_null_is_json(effects: object) -> None:
+    context(effects).state.set("price", {"words": "null", "lines": [Price(1.5), (None,)]})
+    assert context(effects).state.get("price") == {"words": "null", "lines": [{"amount": 1.5}, [None]]}
 
 
 def test_an_effect_under_way_makes_another_run_wait_and_later_is_in_doubt(system: System) -> None:
