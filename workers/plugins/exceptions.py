@@ -11,28 +11,30 @@ Any other exception counts as a failed attempt too, and its traceback is stored.
 
 from __future__ import annotations
 
+from numbers import Number
+
 
 class RunControl(Exception):
     """Base class of Retry, Busy, Fail and Drop."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str = "no reason given") -> None:
         super().__init__(why)
         self.why = why
 
 
 class _Delayed(RunControl):
-    def __init__(self, why: str, *, after: float | None = None) -> None:
+    def __init__(self, why: str = "no reason given", *, after: float | None = None) -> None:
         super().__init__(why)
-        if after is not None and after < 0:
-            raise ValueError("after= is a number of seconds, not less than 0")
+        if after is not None and not (isinstance(after, Number) and after >= 0):  # NaN is not
+            raise ValueError(f"after= is a number of seconds, not less than 0, and not {after!r}")
         self.after = after
 
 
 class Retry(_Delayed):
     """Raise it when the run cannot succeed yet: `raise Retry("customer not linked yet", after=60)`.
 
-    The run is tried again after `after` seconds, else after the handler's next delay (`retries=`). It counts as an
-    attempt: when no retries are left, the run is a failure, with `why` as its error.
+    The run is tried again after `after` seconds (30 days at most), else after the handler's next delay (`retries=`).
+    It counts as an attempt: when no retries are left, the run is a failure, with `why` as its error.
     """
 
 
@@ -40,8 +42,8 @@ class Busy(_Delayed):
     """Raise it when the other side is overloaded or rate-limits you: `raise Busy("CRM says 429", after=30)`.
 
     No run of this handler, nor of any other handler with the same `limit=`, begins for `after` seconds (5 if not
-    given), on any machine. Then this run is tried again. It does not count as an attempt, so a long outage of the
-    other side makes no failures.
+    given, 30 days at most), on any machine. Then this run is tried again. It does not count as an attempt, so a long
+    outage of the other side makes no failures.
     """
 
 

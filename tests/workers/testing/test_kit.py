@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from receiver.contract.records import Order
 from receiver.contract.topics import matches
 from tests.docs.test_architecture import loaded_by
 from tests.support.programs import ROOT
-from workers import Context, Drop, Event, Retry, testing
+from workers import Busy, Context, Drop, Event, Fail, Retry, testing
 from workers.storeapi import ApiError
 from workers.storeapi.sandbox.shop import TOPICS
 from workers.testing import SystemUnderTest, make_context, make_event, sample_events
@@ -76,6 +78,20 @@ def test_an_event_is_a_sample_updated_with_data_or_exactly_the_data() -> None:
     assert 0 < make_context(timeout=5).remaining() <= 5
     assert make_context(state={"seen": 3}).state.add("seen") == 4
     assert Retry("x").after is None
+
+
+@pytest.mark.parametrize("kind", [Retry, Busy])
+@pytest.mark.parametrize("after", [-5, math.nan, "60", timedelta(minutes=1)])
+def test_a_delay_that_is_no_number_of_seconds_is_refused(kind: type[Retry | Busy], after: Any) -> None:
+    with pytest.raises(ValueError, match=r"^after= is a number of seconds, not less than 0, and not "):
+        kind("x", after=after)
+
+
+@pytest.mark.parametrize("kind", [Retry, Busy, Fail, Drop])
+def test_an_ending_without_a_reason_says_so(kind: type[Retry | Busy | Fail | Drop]) -> None:
+    with pytest.raises(kind, match="no reason given") as raised:
+        raise kind
+    assert raised.value.why == "no reason given"
 
 
 @pytest.mark.parametrize("scheme", ["shopify", "woocommerce", "shopware", "salla", "stripe", "paddle"])
