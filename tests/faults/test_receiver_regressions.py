@@ -47,6 +47,7 @@ ENDS = {
     "cancelled": lambda: raises(asyncio.CancelledError()),
     "exit": lambda: sys.exit(3),
     "unreadable error": lambda: raises(ValueError("\\ud800")),
+    "long error": lambda: raises(ValueError("y" * 100_000)),
 }
 
 @router.on("order.odd", retries=0)
@@ -95,6 +96,7 @@ def test_an_error_outside_the_plugins_own_file_does_not_lose_the_run(make_system
         ("cancelled", "failed", "CancelledError: "),
         ("exit", "failed", "SystemExit: 3"),
         ("unreadable error", "failed", "ValueError: ?"),
+        ("long error", "failed", f"ValueError: {'y' * 487}…"),
     ],
 )
 def test_odd_results_and_errors_are_shown_and_end_no_child_process(

@@ -189,3 +189,10 @@ def test_an_exception_that_never_passed_through_the_plugin_has_a_group_too() -> 
         inside = describe_error(error, handler="a.b", packages=(__name__.partition(".")[0],))
     assert (outside["at"], outside["group"] != inside["group"]) == (None, True)
     assert inside["at"].startswith(__file__)
+
+
+def test_a_long_error_begins_with_its_type_and_has_no_text_of_the_payload() -> None:
+    error = OSError("no ann@example.com" + "y" * 3_000_000)
+    told = describe_error(error, handler="a.b", packages=(), payload={"email": "ann@example.com"})
+    assert told["error"].startswith("OSError: no {email}yyy")
+    assert len(told["error"]) == 500

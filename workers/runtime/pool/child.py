@@ -22,7 +22,6 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.event import Event
 from receiver.contract.record_map import RecordMap
-from receiver.contract.redaction import without_payload
 from receiver.inbox import Run, connect_to
 from receiver.inbox.effect_store import EffectStore, EffectStoreAway
 from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult, kind_of
@@ -35,7 +34,7 @@ from workers.plugins.plugin_code import ValidatedCode
 from workers.plugins.router import FailedFunction, Handler, Router
 from workers.runtime.pool.child_handle import pack_message, pack_result, read_runs
 from workers.runtime.pool.echoes import Echoes
-from workers.runtime.pool.error_details import describe_error, shorten, storable, text_of
+from workers.runtime.pool.error_details import describe_error, error_line, shorten, storable, text_of
 from workers.runtime.pool.late_arrivals import LateArrivals
 from workers.runtime.pool.lease_guard import LeaseGuard, SharedLease
 from workers.runtime.pool.run_limits import TimeLimit, raise_timeouts
@@ -349,8 +348,8 @@ def _result_of_error(error: BaseException, run: Run, packages: frozenset[str]) -
         case EffectUnderWay() | EffectStoreAway():
             return RunResult(Ending.WAIT, {"error": shorten(str(error))}, UNDER_WAY_DELAY)
         case Busy():
-            why = without_payload(text_of(error.why), _payload_of(run.event))
-            return RunResult(Ending.BUSY, {"error": shorten(f"Busy: {why}")}, _seconds(error.after))
+            line = error_line("Busy", text_of(error.why), _payload_of(run.event))
+            return RunResult(Ending.BUSY, {"error": line}, _seconds(error.after))
         case Fail():
             return RunResult(Ending.FAILED, described())
         case Retry():

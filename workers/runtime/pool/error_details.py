@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from receiver.contract.failure_groups import group_id
-from receiver.contract.redaction import without_payload
+from receiver.contract.redaction import MAX_ERROR, without_payload
 
 MAX_TRACEBACK = 8_000
 MAX_TEXT = 500
@@ -29,11 +29,16 @@ def describe_error(
     function = frame.f_code.co_qualname if frame else ""
     text = without_payload(text, payload)
     return {
-        "error": shorten(without_payload(f"{kind}: {message}", payload)),
+        "error": error_line(kind, message, payload),
         "traceback": text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:],
         "group": group_id(handler, kind, message, function=function, known=known),
         "at": f"{frame.f_code.co_filename}:{line}" if frame else None,
     }
+
+
+def error_line(kind: str, message: str, payload: Any) -> str:
+    """The type of an exception and its message, from its beginning, without the texts of the event's payload."""
+    return shorten(without_payload(f"{kind}: {message}"[:MAX_ERROR], payload))
 
 
 def _innermost_frame(error: BaseException, packages: Collection[str]) -> tuple[FrameType | None, int]:
