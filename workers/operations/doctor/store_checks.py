@@ -161,6 +161,7 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
         return
     checked = facts.inbox.checked.get(name)
     age = facts.now.timestamp() - checked.at if checked else 0.0
+    since = f"checked {span(age)} ago"  # not in the text, by which the same finding of many stores is one line
     plan = f"storehooks subscriptions plan --store {name}"
     if name in facts.inbox.removed:
         text = "removed by `storehooks stores remove`, but still in the config; subscriptions are not repaired"
@@ -179,12 +180,12 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
         yield fail(name, text, fix=fix)
     elif checked.missing:
         troubles = [f"{theirs}: {trouble.note}" for theirs, trouble in checked.trouble.items() if trouble.note]
-        yield fail(name, _drift(checked), *troubles[:3], fix=f"storehooks subscriptions apply --store {name}")
+        yield fail(name, _drift(checked), since, *troubles[:3], fix=f"storehooks subscriptions apply --store {name}")
     elif checked.pending:
         whys = [f"{change.get('topic')}: {change.get('why')}" for change in checked.pending]
         prune = f"the check deletes what no handler has wanted for {span(facts.config.subscriptions.prune_after)}"
         wait = f"; or wait: {prune}" if any("deleted in " in why for why in whys) else ""
-        yield warn(name, _drift(checked), *whys[:3], fix=f"{plan}, then apply{wait}")
+        yield warn(name, _drift(checked), since, *whys[:3], fix=f"{plan}, then apply{wait}")
     elif every and age > MISSED_CHECKS * every:
         text = f"subscriptions were last checked {span(age)} ago"
         yield warn(name, text, fix="check that workers are running; the cause is in the worker's log")
@@ -193,7 +194,7 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
 def _drift(checked: CheckResult) -> str:
     changes = [f"{change.get('action')} {change.get('topic')}" for change in checked.pending]
     numbers = f"{counted(checked.wanted, 'subscription')} wanted, {len(checked.existing):,} at the store"
-    return f"{numbers}; pending changes: {some(changes)}"
+    return f"at the last check: {numbers}; pending changes: {some(changes)}"
 
 
 def _open_events(facts: Facts, name: str) -> Iterator[Finding]:

@@ -812,20 +812,20 @@ def test_api_findings(facts: Facts, api: ApiFacts, says: str) -> None:
             CheckResult(
                 "north", NOW.timestamp(), wanted=6, pending=({"action": "enable", "topic": "order.paid", "why": "x"},)
             ),
-            "fail north: 6 subscriptions wanted, 0 at the store; pending changes: enable order.paid -> "
-            "storehooks subscriptions apply",
+            "fail north: at the last check: 6 subscriptions wanted, 0 at the store; pending changes: "
+            "enable order.paid / checked 0 s ago -> storehooks subscriptions apply",
         ),
         (
             CheckResult(
                 "north",
-                NOW.timestamp(),
+                NOW.timestamp() - 120,
                 wanted=1,
                 existing=("a", "b"),
                 pending=({"action": "delete", "topic": "order.paid", "why": "deleted in 6 d"},),
             ),
-            "warn north: 1 subscription wanted, 2 at the store; pending changes: delete order.paid / order.paid: "
-            "deleted in 6 d -> storehooks subscriptions plan --store north, then apply; or wait: the check deletes "
-            "what no handler has wanted for 7 d",
+            "warn north: at the last check: 1 subscription wanted, 2 at the store; pending changes: "
+            "delete order.paid / checked 2 min ago / order.paid: deleted in 6 d -> storehooks subscriptions plan "
+            "--store north, then apply; or wait: the check deletes what no handler has wanted for 7 d",
         ),
         (
             CheckResult(
@@ -835,8 +835,9 @@ def test_api_findings(facts: Facts, api: ApiFacts, says: str) -> None:
                 existing=("a", "b"),
                 pending=({"action": "delete", "topic": "order.paid", "why": "deleted only by `apply`"},),
             ),
-            "warn north: 1 subscription wanted, 2 at the store; pending changes: delete order.paid / order.paid: "
-            "deleted only by `apply` -> storehooks subscriptions plan --store north, then apply",
+            "warn north: at the last check: 1 subscription wanted, 2 at the store; pending changes: "
+            "delete order.paid / checked 0 s ago / order.paid: deleted only by `apply` -> "
+            "storehooks subscriptions plan --store north, then apply",
         ),
     ],
 )
