@@ -46,7 +46,8 @@ class OpenConnections(ConnectionGroup):
         """End the oldest connections for this number of new ones, less those that are closing. While none is closing
         and none may end, it is crowded."""
         closing = sum(one.state == "closing" for one in self.all)
-        ended = self.end_oldest(count - closing) or self.end_of_crowds(count - closing)
+        ended = self.end_oldest(count - closing)
+        ended += self.end_of_crowds(count - closing - ended)
         self.crowded = not (closing + ended)
 
     def end_oldest(self, count: int) -> int:
@@ -77,7 +78,7 @@ class OpenConnections(ConnectionGroup):
         delivery that was verified, unless these wait for long."""
         now, ended = monotonic(), 0
         for sender, places in Counter(one.sender for one in self.all).most_common():
-            if places <= CROWD_PLACES or ended >= count:
+            if ended >= count or places <= CROWD_PLACES:
                 break
             known = not sender or self.known_senders.trust(sender, 1)
             for one in [one for one in self.all if one.sender == sender and waits_for_us(one)]:

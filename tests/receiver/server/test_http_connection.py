@@ -450,7 +450,10 @@ def test_waiting_requests_of_senders_with_many_places_end_for_new_connections(
     assert connections.crowded, "they may be answered soon"
     for one in waiting:
         one.received_at -= CROWD_SECONDS
-    connections.make_space(1)
+    idle = HttpConnection(connections)
+    idle.connection_made(transport())
+    connections.make_space(2)
+    assert idle.state == "closing", "one that may end is not enough"
     states = [one.state for one in waiting]
     rest = ["complete" if known else "lingering"] * 3
     assert states == ["closing", "served", *rest, *["complete"] * 7], "of a known one only what is no delivery"
