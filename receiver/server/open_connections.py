@@ -126,8 +126,8 @@ def waits_for_us(connection: HttpConnection) -> bool:
 
 
 def may_be_late(connection: HttpConnection) -> bool:
-    """Whether time that passes is its own fault: it does not wait for its turn, or its body takes long to read."""
-    return not connection.has_step or is_costly(connection)
+    """Whether time that passes is its own fault: it does not wait for its turn, was refused, or takes long to read."""
+    return not connection.has_step or connection.state == "lingering" or is_costly(connection)
 
 
 def is_costly(connection: HttpConnection) -> bool:
