@@ -282,7 +282,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._after_answer()
 
     def _after_answer(self) -> None:
-        self.sender = self.peer  # the next request of a proxy may be of another
+        self.sender, self.is_other = self.peer, False  # the next request of a proxy may be of another
         if not self._closing:
             if self._unread:
                 self._enter("receiving", self._others.read_seconds)

@@ -80,7 +80,7 @@ class OpenConnections(ConnectionGroup):
         for sender, places in Counter(one.sender for one in self.all).most_common():
             if ended >= count or places <= CROWD_PLACES:
                 break
-            known = not sender or self.known_senders.trust(sender, 1)
+            known = not sender or self.known_senders.balance(sender) > 0
             for one in [one for one in self.all if one.sender == sender and waits_for_us(one)]:
                 is_safe = not one.is_other and (known or one.state == "served")
                 if now - one.received_at > (LONG_SECONDS if is_safe else CROWD_SECONDS):

@@ -444,8 +444,8 @@ def test_waiting_requests_of_senders_with_many_places_end_for_new_connections(
     waiting[0].step()
     waiting[1].step()
     waiting[0].is_other = True
-    if known:
-        connections.known_senders.add_accepted(MANY, new_content(1))
+    connections.known_senders.add_accepted(MANY, new_content(9))
+    connections.known_senders.add_other(MANY, 8 if known else 9)
     connections.make_space(1)
     assert connections.crowded, "they may be answered soon"
     for one in waiting:

@@ -50,6 +50,7 @@ def test_each_request_of_a_trusted_proxy_is_of_the_sender_that_the_proxy_names(
 
     def serve(connection: HttpConnection, _: HttpRequest) -> None:
         senders.append(connection.sender)
+        connection.is_other = True
         connection.answer(Answer(200, b""))
 
     turns, proxies = Turns(loop), TrustedProxies(["127.0.0.1"])
@@ -63,6 +64,7 @@ def test_each_request_of_a_trusted_proxy_is_of_the_sender_that_the_proxy_names(
         while connection.state != "idle":
             turns._run()
         assert connection.sender == ("" if is_proxy else peer), "the next may be of any sender"
+        assert not connection.is_other, "and a delivery"
     loop.close()
     assert senders == (["192.0.2.1", "2001:db8:0:1::/64"] if is_proxy else [peer] * 2)
 
