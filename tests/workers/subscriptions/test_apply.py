@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from receiver.inbox.keyring.learned_secrets import learned_secret
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.harness import SECRET, eventually
-from tests.support.sandbox_shop import Shop, changing_calls
+from tests.support.sandbox_shop import Shop, changing_calls, running_shop
 from workers.cli.capture_file import write
 from workers.cli.subscriptions import for_each_store
 from workers.cli.subscriptions_display import scheduled_check
@@ -343,36 +344,44 @@ def test_a_secret_change_of_a_dead_process_is_repeated_by_the_next(shop: Shop) -
     wait_for_events(shop, "customer.created", 2)
 
 
-def test_apply_replaces_secrets_that_are_not_known_here(shop: Shop) -> None:
+@pytest.fixture
+def new_shop(tmp_path: Path) -> Iterator[Shop]:
+    """One whose receiver has learned no secret before."""
+    with running_shop(tmp_path, "web") as shop:
+        yield shop
+
+
+def test_apply_replaces_secrets_that_are_not_known_here(new_shop: Shop) -> None:
     """doctor said to apply, apply said that there is nothing to do, and every delivery was refused."""
-    shop.declare("customer.created")
-    shop.managed.keyring.files.copy_file.unlink(missing_ok=True)
-    shop.managed.client.webhooks.create(topic="customer.created", url=shop.url, secret=SECRET)  # by hand
-    assert shop.plan() == [("update", "customer.created")]
-    assert shop.apply().exit_code == 0
-    assert shop.plan() == []
-    shop.emit(2)
-    wait_for_events(shop, "customer.created", 2)
-    shop.system.client.delete(f"{keys.SECRETS}demo")
-    assert shop.plan() == [], "the host has a copy"
+    new_shop.declare("customer.created")
+    new_shop.managed.client.webhooks.create(topic="customer.created", url=new_shop.url, secret=SECRET)  # by hand
+    assert new_shop.plan() == [("update", "customer.created")]
+    assert new_shop.apply().exit_code == 0
+    assert new_shop.plan() == []
+    new_shop.emit(2)
+    wait_for_events(new_shop, "customer.created", 2)
+    new_shop.system.client.delete(f"{keys.SECRETS}demo")
+    assert new_shop.plan() == [], "the host has a copy"
 
 
-def test_the_check_does_not_replace_secrets_that_are_not_known_here(shop: Shop) -> None:
+def test_the_check_does_not_replace_secrets_that_are_not_known_here(new_shop: Shop) -> None:
     """Another installation with this URL may know them, and would refuse every delivery from then on."""
-    shop.declare("customer.created")
-    shop.managed.keyring.files.copy_file.unlink(missing_ok=True)
-    shop.managed.client.webhooks.create(topic="customer.created", url=shop.url, secret=SECRET)
-    handlers = declared_handlers(shop.system.client)
-    assert shop.managed.plan(handlers, by_itself=True).changes == ()
-    assert check(shop.system.config, "demo", shop.system.client, handlers, hold=lambda: None).missing == 0
-    assert shop.plan() == [("update", "customer.created")]
+    new_shop.declare("customer.created")
+    new_shop.managed.client.webhooks.create(topic="customer.created", url=new_shop.url, secret=SECRET)
+    handlers = declared_handlers(new_shop.system.client)
+    assert new_shop.managed.plan(handlers, by_itself=True).changes == ()
+    assert check(new_shop.system.config, "demo", new_shop.system.client, handlers, hold=lambda: None).missing == 0
+    assert new_shop.plan() == [("update", "customer.created")]
 
 
-def test_replacing_lost_secrets_goes_on_after_it_failed_in_part(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    shop.declare("customer.created", "order.paid")
-    shop.managed.keyring.files.copy_file.unlink(missing_ok=True)
-    hooks = shop.managed.client.webhooks
-    (first, _) = [hooks.create(topic=one, url=shop.url, secret=SECRET) for one in ("order.paid", "customer.created")]
+def test_replacing_lost_secrets_goes_on_after_it_failed_in_part(
+    new_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_shop.declare("customer.created", "order.paid")
+    hooks = new_shop.managed.client.webhooks
+    (first, _) = [
+        hooks.create(topic=one, url=new_shop.url, secret=SECRET) for one in ("order.paid", "customer.created")
+    ]
     real = Webhooks.rotate_secret
 
     def only_the_first(self: Webhooks, number: Any) -> Any:
@@ -382,12 +391,12 @@ def test_replacing_lost_secrets_goes_on_after_it_failed_in_part(shop: Shop, monk
 
     with monkeypatch.context() as patched:
         patched.setattr(Webhooks, "rotate_secret", only_the_first)
-        assert shop.apply().exit_code == 1
-    assert shop.plan() != []
-    assert shop.apply().exit_code == 0
-    assert shop.plan() == []
-    shop.emit(2)
-    wait_for_events(shop, "customer.created", 2)
+        assert new_shop.apply().exit_code == 1
+    assert new_shop.plan() != []
+    assert new_shop.apply().exit_code == 0
+    assert new_shop.plan() == []
+    new_shop.emit(2)
+    wait_for_events(new_shop, "customer.created", 2)
 
 
 def test_apply_changes_nothing_while_another_process_holds_the_lock(shop: Shop) -> None:
