@@ -1,8 +1,8 @@
 """Open connections of a process: which of them end when they are overdue, hold too many bytes, or others need a place.
 
 A request that has arrived is answered. One that is arriving, or may come, ends if it is late. If all places are taken,
-those of addresses end that have many and have had nothing accepted: they may have sent and gone, faster than their
-requests are served.
+those of addresses end that have many and have had no more accepted than refused: they may have sent and gone, faster
+than their requests are served.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ COSTLY_SECONDS = 0.001
 CROWD_PLACES = 50
 """A sender that has more, while all are taken, loses some of them. For twenty of these there is place."""
 CROWD_SECONDS = 0.25
-"""How long a request of it may wait for us then, if it is not known. One that sends genuine deliveries is known by
-then, if they can be stored: the first was accepted. Others are sent again."""
+"""How long a request of it may wait for us then, if its balance is not above 0. That of a sender of genuine deliveries
+is by then, if they can be stored: the first was accepted. Others are sent again."""
 LONG_SECONDS = 1.0
 """The same for any other, such as one of a store whose deliveries come faster than they are stored."""
 MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")  # for new connections
@@ -74,15 +74,15 @@ class OpenConnections(ConnectionGroup):
 
     def end_of_crowds(self, count: int) -> int:
         """End connections whose requests wait for us, and return how many: all of a sender that has many places, the
-        one with most first, until there are as many. A known one loses only what is no delivery, and none loses a
-        delivery that was verified, unless these wait for long."""
+        one with most first, until there are as many. With a balance, it loses only what is no delivery, and without one
+        no delivery that was verified, unless these wait for long."""
         now, ended = monotonic(), 0
         for sender, places in Counter(one.sender for one in self.all).most_common():
             if ended >= count or places <= CROWD_PLACES:
                 break
-            known = not sender or self.known_senders.balance(sender) > 0
+            has_balance = not sender or self.known_senders.balance(sender) > 0
             for one in [one for one in self.all if one.sender == sender and waits_for_us(one)]:
-                is_safe = not one.is_other and (known or one.state == "served")
+                is_safe = not one.is_other and (has_balance or one.state == "served")
                 if now - one.received_at > (LONG_SECONDS if is_safe else CROWD_SECONDS):
                     one.close() if one.state == "served" else one.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
                     self.counted.add("connections ended for new ones")
