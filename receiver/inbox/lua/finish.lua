@@ -60,9 +60,7 @@ local function begin_next(handler, of, number, store)
   local run = id and read_run(id, handler)
   if not run or run.state ~= 'later' or run.attempts > 0 then return end -- one that is retried keeps its delay
   redis.call('ZREM', P .. 'later', item_of(id, handler))
-  run.state, run.token = 'ready', ''
-  write_run(id, handler, run)
-  make_ready(id, handler, store, run.urgent)
+  come_due(id, handler, run, store)
   wake(run.queue)
 end
 

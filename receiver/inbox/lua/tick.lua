@@ -6,10 +6,8 @@
 local EXAMINED = 100 -- waiting runs that one tick examines
 local slice, lease, allowed, due, lapsed, failed
 
-local function come_due(id, handler, run, store)
-  run.state, run.token = 'ready', ''
-  write_run(id, handler, run)
-  make_ready(id, handler, store, run.urgent)
+local function count_due(...)
+  come_due(...)
   due = due + 1
 end
 
@@ -86,7 +84,7 @@ return function()
   due, lapsed, failed = 0, 0, {}
   local lanes = check_keys()
 
-  move_each(P .. 'later', 'later', due_in('later'), come_due)
+  move_each(P .. 'later', 'later', due_in('later'), count_due)
   if ARGV[5] ~= '0' then move_each(P .. 'leased', 'leased', due_in('leased'), lapse) end
 
   -- A lease that ends later than one lease from now: the clock was set back.

@@ -29,6 +29,13 @@ local function make_ready(id, handler, store, urgent)
   batch('ZADD', P .. 'ready:' .. handler, last.time - (urgent and URGENT or 0), item_of(id, handler))
 end
 
+-- A run that waited until later becomes ready. Its item in `later` is the caller's.
+local function come_due(id, handler, run, store)
+  run.state, run.token = 'ready', ''
+  write_run(id, handler, run)
+  make_ready(id, handler, store, run.urgent)
+end
+
 -- An item that is given back without an attempt returns to the front, where it was.
 local function return_to_front(id, handler, urgent)
   local time = fair_times(handler).now - (urgent and URGENT or 0)
