@@ -31,6 +31,13 @@ def connect(settings):
         file.write(json.dumps([event.data["id"], ctx.handler, ctx.attempt, ctx.resource, raised]) + "\\n")
     {body}
 
+def swallow_timeouts():
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+
 @router.on("order.created", retries=(0.01, 0.01))
 def export(event, ctx):
     raise OSError("unreachable")
@@ -100,18 +107,36 @@ def test_a_replay_that_fails_again_calls_it_again(make_system: Callable[..., Sys
     assert eventually(lambda: len(calls(system)) == 2)
 
 
-@pytest.mark.parametrize("body", ["raise OSError('chat is down')", "time.sleep(60)", "os._exit(3)"])
-def test_what_it_does_changes_nothing_of_the_failure(make_system: Callable[..., System], body: str) -> None:
+RAISED, NOT_RETURNED = "the function of @router.failed raised", "the function of @router.failed did not return"
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("raise OSError('chat is down')", RAISED),
+        ("time.sleep(60)", RAISED),
+        ("os._exit(3)", NOT_RETURNED),
+        ("swallow_timeouts()", NOT_RETURNED),
+    ],
+)
+def test_what_it_does_changes_nothing_of_the_failure(make_system: Callable[..., System], body: str, line: str) -> None:
     """It may raise, take as long as its handler may, and no longer, or kill its process."""
     system = make(make_system, body=body)
     event_id = system.accept("order.slow", data={"id": 3})
     assert system.settled(event_id, within=20) == "failed"
     assert len(calls(system)) == 1
     run = system.run_of(event_id, "shop.hang")
-    if "exit" not in body:
-        assert run.error == "RunTimeout: the handler's timeout has passed"
-        assert "the function of @router.failed raised" in system.log("worker")
-        assert "chat is down" not in system.log("worker")
+    assert (run.error, run.attempts) == ("RunTimeout: the handler's timeout has passed", 1)
+    assert line in system.log("worker")
+    assert "chat is down" not in system.log("worker")
+
+
+def test_a_handler_that_gave_up_is_not_called_again_if_it_ends_its_process(make_system: Callable[..., System]) -> None:
+    system = make(make_system, body="os._exit(3)")
+    event_id = system.accept("order.paid", data={"id": 2})
+    assert system.settled(event_id) == "failed"
+    run = system.run_of(event_id, "shop.refuse")
+    assert (run.error, run.attempts, len(calls(system))) == ("Fail: no customer", 1, 1)
 
 
 def test_it_is_called_without_a_resource_where_the_startup_failed(make_system: Callable[..., System]) -> None:

@@ -88,7 +88,7 @@ def serve(
                 if run.order_key and not _lets_key_go_on(result, run):
                     unfinished.add(run.order_key)
                 if (call := executor.failed_call(run, result)) is not None:
-                    channel.sendall(pack_message({"failing": run.item}))  # it has the handler's timeout once more
+                    channel.sendall(pack_result(run.item, result, failing=True))  # it has the timeout once more
                     call()
                 channel.sendall(pack_result(run.item, result))
     executor.shut_down()

@@ -68,6 +68,8 @@ class ChildHandle:
         """Which batch this is, written on its tickets."""
         self._started = time.monotonic()
         self._run_began = 0.0
+        self._failure: RunResult | None = None
+        """How the run under way ends, while the plugin's function for failures is called."""
         self._end_reason = ""
         """Why the worker ended it, where it did: an Ending, RECYCLED, or a sentence."""
         selector.register(channel, selectors.EVENT_READ, self)
@@ -187,7 +189,7 @@ class ChildHandle:
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         if self.batch:
-            ended.append((self.batch.popleft(), _result_of_death(self._end_reason, code)))
+            ended.append((self.batch.popleft(), _result_of_death(self._end_reason, code, self._failure)))
         if self._end_reason != RECYCLED:
             log.info("child process ended", pid=self.pid, why=self._end_reason or describe_exit(code))
         returned.extend(self.batch)
@@ -224,13 +226,13 @@ class ChildHandle:
         if message.get("ready"):
             self.ready = True
             self.missing = dict(message["missing"])
-        elif "failing" in message:  # the plugin's function for failures is called, with a timeout of its own
-            self._run_began = time.monotonic()
         elif self.batch and self.batch[0].item == message["item"]:
             result = RunResult(_ENDINGS[message["ending"]], message["detail"], message["after"])
-            ended.append((self.batch.popleft(), result))
-            self._run_began = time.monotonic()
-            self.served += 1
+            self._run_began = time.monotonic()  # of the next run, or of the function for failures
+            self._failure = result if message["failing"] else None
+            if not message["failing"]:
+                ended.append((self.batch.popleft(), result))
+                self.served += 1
 
     def _send_kill(self) -> None:
         """To the process group, and to the process itself: a new one does not lead its group yet."""
@@ -259,11 +261,16 @@ def _serve_and_exit(
         os._exit(code)
 
 
-def _result_of_death(reason: str, code: int) -> RunResult:
-    """A kill by the worker because of a lost lease, or to stop, burns no attempt; any other death does."""
+def _result_of_death(reason: str, code: int, failure: RunResult | None) -> RunResult:
+    """A kill by the worker because of a lost lease, or to stop, burns no attempt; any other death does. A death in the
+    plugin's function for failures is not the handler's: its run has failed already."""
     if isinstance(reason, Ending):
         return RunResult(reason, {})
-    return RunResult(Ending.DIED, {"error": reason or f"its process {describe_exit(code)}"})
+    why = reason or f"its process {describe_exit(code)}"
+    if failure is None:
+        return RunResult(Ending.DIED, {"error": why})
+    log.warning("the function of @router.failed did not return", why=why)
+    return failure
 
 
 # The messages
@@ -291,11 +298,11 @@ def read_runs(stream: BinaryIO) -> tuple[int, list[Run]] | None:
 
 
 def pack_message(message: Mapping[str, Any]) -> bytes:
-    """A line of JSON for the worker: {"ready": true} with the plugins that it could not load, or {"failing": item}."""
+    """A line of JSON for the worker: {"ready": true} with the plugins that it could not load, or a result."""
     return orjson.dumps(message) + b"\n"
 
 
-def pack_result(item: str, result: RunResult) -> bytes:
-    """A line of JSON for the worker: how a run ended."""
+def pack_result(item: str, result: RunResult, *, failing: bool = False) -> bytes:
+    """A line of JSON for the worker: how a run ended, or will end once the function for failures was called."""
     ending, detail, after = result
-    return pack_message({"item": item, "ending": ending, "detail": detail, "after": after})
+    return pack_message({"item": item, "ending": ending, "detail": detail, "after": after, "failing": failing})
