@@ -11,6 +11,7 @@ from typing import Any
 
 from redis import Redis
 from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
 
 from receiver.inbox import keys
@@ -55,8 +56,14 @@ class EffectStore:
                 self.client.hset(keys.PREFIX + place, name, value)
 
     def add(self, place: str, name: str, by: int) -> int:
-        with _reached():
-            return int(self.client.hincrby(keys.PREFIX + place, name, by))
+        """Raises ValueError where the value or the sum is no whole number of 64 bits."""
+        try:
+            with _reached():
+                return int(self.client.hincrby(keys.PREFIX + place, name, by))
+        except ResponseError as error:
+            if "integer" in str(error) or "overflow" in str(error):
+                raise ValueError(str(error)) from None
+            raise
 
     def _once(self, step: str, place: str, field: str, item: str, *more: Argument) -> list[Any]:
         with _reached():

@@ -89,12 +89,12 @@ class Context(Generic[M]):
         in_doubt: Literal["run", "fail"] = "run",
         **kwargs: Any,
     ) -> T:
-        """Perform an effect once: call, store the JSON result, and return it.
+        """Perform an effect once: call, store the result as JSON, and return it as JSON holds it.
 
         A later attempt, redelivery or replay gets the stored result without the call. A call that raises has not
         happened, and is made again. `scope` says what an effect is done once for: the event, its resource, or the
         store. An `async def` function is awaited: `await ctx.once("mail", send, order)`. If a handler asks for the same
-        effect twice at the same time (`asyncio.gather`), the second waits for the result of the first.
+        effect twice at the same time (`asyncio.gather`, threads), the second waits for the result of the first.
 
         If a process died between the call and storing its result, the effect is in doubt. Then in_doubt="run" calls
         again (send `ctx.key(key)` to the other side as its idempotency key), and in_doubt="fail" fails the run, for a

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import orjson
 
 from workers.plugins.exceptions import Busy, Fail
+from workers.storeapi.exact_json import has_infinite
 
 T = TypeVar("T")
 Scope = Literal["event", "resource", "store"]
@@ -26,6 +27,9 @@ _locks = WeakValueDictionary[_Key, asyncio.Lock]()
 """Of the effects that an async handler performs at this moment: it may ask for the same effect twice at once."""
 _held: ContextVar[frozenset[_Key]] = ContextVar("held", default=frozenset())
 """The locks that this task, or the one that started it, holds: an effect within itself must not wait for itself."""
+_thread_locks = WeakValueDictionary[tuple[str, str], Any]()
+"""The same for the threads of a plain handler."""
+_making_lock = threading.Lock()
 
 
 class EffectUnderWay(Busy):
@@ -55,18 +59,21 @@ class Effect:
     in_doubt: InDoubt
 
     def once(self, call: Callable[[], T]) -> T:
-        is_done, found = self._begin()
-        if is_done:
-            return cast(T, found)
-        with self._performing(found):
-            result = call()
-            if inspect.iscoroutine(result):
-                result.close()
-                raise TypeError(
-                    f"{self.field} is async; give ctx.once the `async def` function itself, and await it: "
-                    "await ctx.once(key, function, ...)"
-                )
-        return self._store(result)
+        with _making_lock:
+            lock = _thread_locks.setdefault((self.place, self.field), threading.RLock())
+        with lock:
+            is_done, found = self._begin()
+            if is_done:
+                return cast(T, found)
+            with self._performing(found):
+                result = call()
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise TypeError(
+                        f"{self.field} is async; give ctx.once the `async def` function itself, and await it: "
+                        "await ctx.once(key, function, ...)"
+                    )
+            return self._store(result)
 
     async def once_awaited(self, call: Callable[[], Awaitable[T]]) -> T:
         async with self._alone():
@@ -114,30 +121,22 @@ class Effect:
         return False, rest[0]
 
     def _store(self, result: T) -> T:
+        """Store a result and return it as every later call will: a tuple is a list in JSON."""
         try:
             stored = _to_json(result)
         except TypeError as error:
             self.effects.end(self.place, self.field, self.item, b"null")  # it has happened; only its result is lost
             raise Fail(f"{self.field} was done, but its result is not JSON: {error}") from None
         self.effects.end(self.place, self.field, self.item, stored)
-        return result
+        return cast(T, orjson.loads(stored))
 
 
 def _to_json(value: Any) -> bytes:
     """Raises TypeError for what JSON cannot hold. orjson writes NaN and Infinity as null."""
     written = orjson.dumps(value)
-    if b"null" in written and _has_infinite(value):
+    if b"null" in written and has_infinite(value):
         raise TypeError("NaN and Infinity are not JSON serializable")
     return written
-
-
-def _has_infinite(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if is_dataclass(value):
-        return any(_has_infinite(getattr(value, one.name)) for one in fields(value))
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return any(map(_has_infinite, inner))
 
 
 class PluginState:
@@ -162,7 +161,12 @@ class PluginState:
 
     def add(self, name: str, by: int = 1) -> int:
         """Add to a whole number, which starts at 0, and return the sum. Safe with many processes at once."""
-        return self._effects.add(self._place, name, by)
+        try:
+            return self._effects.add(self._place, name, by)
+        except ValueError:
+            raise TypeError(
+                f"ctx.state.add({name!r}, {by!r}): not two whole numbers, or their sum is too large"
+            ) from None
 
 
 class LocalEffects:

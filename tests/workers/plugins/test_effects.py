@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -145,6 +146,13 @@ def test_a_call_is_made_once_and_its_result_is_stored(effects: object) -> None:
     assert calls == [42, 1]
 
 
+def test_the_first_call_returns_what_later_calls_return(effects: object) -> None:
+    """A handler that works only with a tuple or a dataclass fails at its first run, not at a replay."""
+    for _ in range(2):
+        found: object = context(effects).once("points", lambda: {"lines": (1, 2), "price": Price(1.5)})
+        assert found == {"lines": [1, 2], "price": {"amount": 1.5}}
+
+
 def test_a_call_that_raises_has_not_happened(effects: object) -> None:
     def refuse() -> None:
         raise OSError("no route")
@@ -181,6 +189,23 @@ def test_an_async_effect_within_itself_does_not_wait_for_itself(effects: object)
         return await asyncio.wait_for(one.once("book", asyncio.sleep, 0, "booked"), 5)
 
     assert asyncio.run(one.once("book", perform)) == "booked"
+
+
+def test_an_effect_that_two_threads_ask_for_at_once_is_performed_once(effects: object) -> None:
+    one = context(effects)
+    meeting = threading.Barrier(2)
+
+    def perform() -> bool:
+        one.once("within", lambda: "another effect does not wait")
+        try:
+            meeting.wait(0.3)
+        except threading.BrokenBarrierError:
+            return True  # the other thread did not come here
+        return False
+
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(one.once, "book", perform) for _ in range(2)]
+        assert [each.result(5) for each in asked] == [True, True]
 
 
 def test_a_late_exception_does_not_clear_the_mark_of_the_next_attempt(system: System) -> None:
@@ -234,6 +259,8 @@ def test_state_is_shared_by_a_plugin_for_one_store(effects: object) -> None:
     state.set("cursor", {"page": 3})
     assert context(effects, "other").state.get("cursor") == {"page": 3}
     assert [state.add("n"), state.add("n", 5)] == [1, 6]
+    with pytest.raises(TypeError, match=r"ctx\.state\.add\('cursor', 1\): not two whole numbers"):
+        state.add("cursor")
     state.delete("cursor")
     assert state.get("cursor") is None
     assert context(effects, handler="loyalty.one").state.get("n") is None
