@@ -138,7 +138,7 @@ class Client:
                 "the path has a . or .. segment; the token is sent only to the store's base_url", store=self.store
             )
         safe = method in ("GET", "PUT", "DELETE") if retry_safe is None else retry_safe
-        content = None if body is None else exact_json.dumps(body)
+        content = None if body is None else exact_json.dumps_for_store(body)
         until = time.monotonic() + (timeout or self._timeout)
         sent = {**self.catalogue.headers, **{name.lower(): value for name, value in (headers or {}).items()}}
         call = ApiCall(method, self._url(path, query), sent, content, safe, until, f"{method} {path}")
@@ -178,7 +178,7 @@ class Client:
                 sent = record_map.write(sent, operation.record, name, given, currency)
         if body is not None:
             sent = as_json(body) if not sent else {**as_json(body), **sent}
-        return exact_json.dumps({operation.body: sent} if operation.body else sent)
+        return exact_json.dumps_for_store({operation.body: sent} if operation.body else sent)
 
     def _url(self, path: str, query: Mapping[str, Any] | None) -> str:
         url = path if path.startswith(self._base + "/") else self._base + "/" + path.lstrip("/")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -31,6 +32,24 @@ def dumps(value: Any) -> bytes:
         return orjson.dumps(value, default=_to_plain)
     except orjson.JSONEncodeError:
         return orjson.dumps(_with_long_integers(value), default=_to_plain)
+
+
+def dumps_for_store(value: Any) -> bytes:
+    """Raises TypeError for NaN and Infinity: a null would delete the store's value."""
+    written = dumps(value)
+    if b"null" in written and has_infinite(value):
+        raise TypeError("NaN and Infinity cannot be sent as JSON")
+    return written
+
+
+def has_infinite(value: Any) -> bool:
+    """Whether NaN or Infinity is in a value. JSON has neither, and orjson writes null."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if is_dataclass(value):
+        return any(has_infinite(getattr(value, one.name)) for one in fields(value))
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return any(map(has_infinite, inner))
 
 
 def digest(value: Any, *, without: Sequence[str] = ()) -> str:

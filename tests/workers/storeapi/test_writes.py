@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -180,3 +181,13 @@ def test_each_write_of_a_client_is_watched(sandbox: SandboxRun) -> None:
     with pytest.raises(ApiError):
         client.products.update(999_999, price="1.00")
     assert watcher.take() == ["product 999999"]
+
+
+def test_a_number_that_json_cannot_hold_is_not_sent_as_null(sandbox: SandboxRun) -> None:
+    client: Client = sandbox.client()
+    mug = client.products.create(name="Mug", price="4.50")
+    with pytest.raises(TypeError, match="NaN and Infinity cannot be sent as JSON"):
+        client.products.update(mug.id, description=math.nan)
+    with pytest.raises(TypeError, match="NaN and Infinity cannot be sent as JSON"):
+        client.request("PATCH", f"products/{mug.id}", body={"sizes": [1.5, math.inf]})
+    client.products.update(mug.id, description=None)
