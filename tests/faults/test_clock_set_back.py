@@ -18,6 +18,7 @@ from receiver.inbox import Administration, Declaration, FailureQueries, keys
 from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.keyring.receiver_versions import ReceiverVersions
 from receiver.inbox.outcomes import Outcome, OutcomeKind
+from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.rq_records import WORKER_SECONDS, register_worker
 from receiver.inbox.subscription_checks import LOCK_MS, SubscriptionChecks
@@ -122,7 +123,7 @@ def test_busy_does_not_close_a_limit_for_longer_than_was_asked(system: System) -
     claim = system.inbox.claim({"shop.greet": 1}, capacity=1)
     assert claim.runs == ()
     assert claim.retry_in <= 0.5
-    assert system.ledger.busy_limits()[name.decode()].timestamp() < time.time() + 60
+    assert HandlerQueries(system.client).busy_limits()[name.decode()].timestamp() < time.time() + 60
     eventually(lambda: system.inbox.claim({"shop.greet": 1}, capacity=1).runs)
 
 

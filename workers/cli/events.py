@@ -43,6 +43,7 @@ from workers.cli.replay_run import run_replay
 from workers.history.event_filter import EventFilter, where_of
 from workers.operations.all_events import AllEvents
 from workers.operations.replay import Replay, Selection, matching_runs
+from workers.plugins.effects import IN_DOUBT
 
 
 @click.group(cls=Noun)
@@ -171,9 +172,12 @@ def _show(record: EventRecord) -> None:
     if record.summary.topic == UNREADABLE:
         output.next_command(f"storehooks events reread {event_id}  read it again with the current scheme")
         return
+    doubtful = [run.handler for run in record.runs if run.error and IN_DOUBT in run.error]
+    once_more = "  if its call was not made: make it" if doubtful else "  run its handlers again"
+    chosen = f" --handler {doubtful[0]} --again" if doubtful else ""
     output.next_command(
         f"storehooks handlers explain {event_id}  why each handler was called or not",
-        f"storehooks events replay {event_id}  run its handlers again",
+        f"storehooks events replay {event_id}{chosen}{once_more}",
     )
 
 

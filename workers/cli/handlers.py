@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import click
@@ -58,7 +59,8 @@ def list_handlers(json_: bool = False) -> None:
     """List the handlers of this config, and those that workers run. Needs no server.
 
     VERSION is the code on disk, RUNNING what live workers have, each version with the number of workers. STATE is "no
-    worker" while none is running, and events wait. It is "not loaded" if workers are running without the handler.
+    worker" while none is running, and events wait; "not loaded" if workers are running without the handler; "busy"
+    while it, or its limit, is closed by Busy.
     """
     from workers.plugins.discovery import declarations, load
 
@@ -76,6 +78,7 @@ def list_handlers(json_: bool = False) -> None:
         output.echo("no handlers: no plugin is installed, and [workers] plugins is empty")
     _show_warnings(config, found, left_out)
     _show_differences(rows)
+    _show_busy(live, [one for one in (*found, *others) if live.state_of(one) == "busy"])
     _show_absent(live.absent, here)
     _show_not_loaded([one["handler"] for one in rows if one["state"] == "not loaded"], live.absent)
     _show_next(config, found, rows)
@@ -85,7 +88,7 @@ def _row(one: Declaration, live: _LiveState, *, is_here: bool) -> dict[str, Any]
     details = one.details
     return {
         "handler": one.handler,
-        "state": live.state_of(one.handler),
+        "state": live.state_of(one),
         "topics": one.topics,
         "stores": one.stores,
         "version": one.version if is_here else None,
@@ -128,14 +131,20 @@ class _LiveState:
     absent: Mapping[str, AbsentHandler] = field(default_factory=dict)
     running: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     declared: Mapping[str, Declaration] = field(default_factory=dict)
+    busy: Mapping[str, datetime] = field(default_factory=dict)
+    """Until when, by limit or h:HANDLER."""
 
-    def state_of(self, handler: str) -> str:
+    def state_of(self, one: Declaration) -> str:
         if self.paused is None:
             return "unknown"
-        if handler in self.paused:
+        if one.handler in self.paused:
             return "paused"
-        without = "not loaded" if self.has_workers else "no worker"
-        return "on" if handler in self.running else without
+        if one.handler not in self.running:
+            return "not loaded" if self.has_workers else "no worker"
+        return "busy" if self.busy_until(one) else "on"
+
+    def busy_until(self, one: Declaration) -> datetime | None:
+        return self.busy.get(one.details.get("limit") or f"h:{one.handler}")
 
 
 def _live_state(config: Config) -> _LiveState:
@@ -146,7 +155,8 @@ def _live_state(config: Config) -> _LiveState:
         queries = HandlerQueries(client)
         declared = {one.handler: one for one in Inbox(client).declarations().handlers}
         has_workers = bool(HealthQueries(client).workers())
-        return _LiveState(paused, has_workers, queries.absent(), queries.running_versions(), declared)
+        running, busy = queries.running_versions(), queries.busy_limits()
+        return _LiveState(paused, has_workers, queries.absent(), running, declared, busy)
     except (ServerUnusable, RedisError):
         return _LiveState()
 
@@ -172,6 +182,15 @@ def _show_differences(rows: Sequence[Mapping[str, Any]]) -> None:
             output.echo()
             output.line(output.text(row["handler"], "bold"), f" {on_disk}; workers run {_running(row['running'])}")
             output.line(f"  {RELOAD}", whole=True)
+
+
+def _show_busy(live: _LiveState, busy: Sequence[Declaration]) -> None:
+    for one in busy:
+        limit = one.details.get("limit")
+        until = f"is busy until {live.busy_until(one):%H:%M:%S} UTC{f' by [limits.{limit}]' if limit else ''}"
+        output.echo()
+        output.line(output.text(one.handler, "bold"), f" {until}; its runs wait")
+        output.line(f"  {output.our_name()} handlers resume {one.handler}  lets them begin now", whole=True)
 
 
 def _show_next(config: Config, found: list[Declaration], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -52,7 +52,7 @@ _NUMBER = re.compile(r"([\d,]+(\.\d+)?)?")
 
 STYLES: Mapping[str, str] = {
     **dict.fromkeys(("ok", "on", "yes", "done", "settled", "accepted", "confirmed", "documented", "valid"), "green"),
-    **dict.fromkeys(("warn", "open", "waiting", "running", "retry", "retrying", "paused"), "yellow"),
+    **dict.fromkeys(("warn", "open", "waiting", "running", "retry", "retrying", "paused", "busy"), "yellow"),
     **dict.fromkeys(("duplicate", "unknown", "would match"), "yellow"),
     **dict.fromkeys(("fail", "failed", "firing", "raised", "died", "refused", "no match", "not valid"), "red"),
     **dict.fromkeys(("no", "dropped", "skipped", "assumed"), "dim"),

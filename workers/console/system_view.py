@@ -77,7 +77,7 @@ def handlers() -> str:
         rows=rows,
         runs=runs_of(reader(), [one.name for one in rows], days=2),
         absent=HandlerQueries(reader()).absent(),
-        busy=EventQueries(reader()).busy_limits(),
+        busy=HandlerQueries(reader()).busy_limits(),
         done=done(),
     )
 

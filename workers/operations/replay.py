@@ -192,8 +192,9 @@ def matching_runs(
     selection: Selection, event: EventRuns, handlers: Iterable[Declaration] = (), *, by_id: bool = False
 ) -> list[str]:
     """The runs of one event that a selection matches. If the selection's handler has none, it gets one if `handlers`
-    declare that it wants the event. An event chosen by its id is given to any handler, and its delayed runs and retries
-    match before they are due. Our own probe has no handlers, nor has an event that could not be read."""
+    declare that it wants the event. An event chosen by its id is given to any handler, and its open runs match: some of
+    them begin before they are due, and the replay counts the others. Our own probe has no handlers, nor has an event
+    that could not be read."""
     if event.topic in (PROBE, UNREADABLE) or (selection.topic and not matches(selection.topic, event.topic)):
         return []
     if selection.handler and selection.handler not in event.runs:
@@ -206,6 +207,6 @@ def matching_runs(
         if handler not in (keys.ROUTING_LANE, keys.INTAKE)
         and selection.handler in (None, handler)
         and selection.run_status in (None, run.state)
-        and (status_of(run.state) in ENDED or (by_id and run.state == RunState.LATER))
+        and (by_id or status_of(run.state) in ENDED)
         and (selection.handler_version is None or selection.handler_version == run.version)
     ]

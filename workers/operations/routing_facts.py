@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from redis import Redis
 
 from receiver.config import Config
-from receiver.inbox import Administration, Declaration, EventQueries, Inbox
+from receiver.inbox import Administration, Declaration, Inbox
 from receiver.inbox.queries.events import EventRecord
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
@@ -19,7 +19,7 @@ def read_routing_facts(
     config: Config, client: Redis, event: EventRecord, loaded: Sequence[Declaration] = ()
 ) -> RoutingFacts:
     """`loaded` are the handlers that this config loads on this machine, if they were loaded."""
-    queries, declared = EventQueries(client), Inbox(client).declarations().handlers
+    queries, declared = HandlerQueries(client), Inbox(client).declarations().handlers
     limits = {name: one.concurrency for name, one in config.limits.items() if one.concurrency}
     limits |= dict.fromkeys(missing_limits(config, list(loaded or declared)), 1)
     return RoutingFacts(
@@ -30,7 +30,7 @@ def read_routing_facts(
         busy=queries.busy_limits(),
         full=frozenset(name for name, most in limits.items() if queries.slots_taken(name) >= most),
         paced=frozenset(name for name, one in config.limits.items() if one.rate),
-        absent=HandlerQueries(client).absent(),
+        absent=queries.absent(),
         plugin_faults=frozenset(
             (plugin, one.plugin_fault) for one in HealthQueries(client).workers() for plugin in one.faulty_plugins
         ),

@@ -198,16 +198,6 @@ class EventQueries(ServerUser):
                 other[name, store] = number
         return Counters(total, dict(stores), other)
 
-    def busy_limits(self) -> dict[str, datetime]:
-        """Limits, or h:HANDLER, for which a handler raised Busy, and until when."""
-        found: Any = self.client.hgetall(keys.BUSY)
-        now = server_ms(self.client)
-        until = {as_text(name): to_number(value.partition(b" ")[0]) for name, value in found.items()}
-        return {name: from_ms(ms) for name, ms in until.items() if ms > now}
-
-    def slots_taken(self, limit: str) -> int:
-        return int(self.client.hlen(keys.SLOTS + limit))
-
     def event_names(self, store: str) -> list[EventName]:
         """The event names that a store has sent, the most frequent first."""
         fields: Any = self.client.hgetall(keys.EVENT_NAMES + store)

@@ -1,4 +1,5 @@
-"""Handlers: which ones workers have now, and how many runs wait for those that no worker has. Only reads."""
+"""Handlers: which ones workers have now, what closes them, and how many runs wait for those that no worker has. Only
+reads."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from redis import Redis
 
 from receiver.inbox import keys
-from receiver.inbox.model import DECLARATION_MS, from_ms
+from receiver.inbox.model import DECLARATION_MS, from_ms, to_number
 from receiver.inbox.queries.cursors import MAX_SCANNED
 from receiver.inbox.queries.damage import as_text, read_each, read_numbers
 from receiver.inbox.queries.health import HealthQueries
@@ -59,6 +60,16 @@ class HandlerQueries(ServerUser):
             for name in sorted(gone)
             if waiting[name].runs or name in routed
         }
+
+    def busy_limits(self) -> dict[str, datetime]:
+        """Limits, or h:HANDLER, for which a handler raised Busy, and until when."""
+        found: Any = self.client.hgetall(keys.BUSY)
+        now = server_ms(self.client)
+        until = {as_text(name): to_number(value.partition(b" ")[0]) for name, value in found.items()}
+        return {name: from_ms(ms) for name, ms in until.items() if ms > now}
+
+    def slots_taken(self, limit: str) -> int:
+        return int(self.client.hlen(keys.SLOTS + limit))
 
     def present(self) -> set[str]:
         """Handlers that at least one worker has now."""

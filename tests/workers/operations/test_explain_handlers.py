@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 from receiver.contract.topics import PROBE
 from receiver.inbox import Declaration, keys
 from receiver.inbox.queries.events import EventRecord, EventSummary, RunRecord
-from receiver.inbox.queries.handlers import AbsentHandler
+from receiver.inbox.queries.handlers import AbsentHandler, HandlerQueries
 from tests.support.harness import System, eventually
 from workers.cli.handlers_explain import _rows as table_rows
 from workers.operations.explain_handlers import HandlerExplanation, RoutingFacts, explain
@@ -238,7 +239,7 @@ def test_all_handlers_of_an_event_are_explain_command(shop: System) -> None:
         eventually(
             lambda name=name: (one := shop.run_of(event_id, f"shop.{name}")) and one.status in ("done", "dropped")
         )
-    eventually(shop.ledger.busy_limits)
+    eventually(HandlerQueries(shop.client).busy_limits)
     shop.plugin.write_text(PLUGIN + "@router.on('order.*')\ndef new(event, ctx):\n    pass\n")
     told = {one["handler"].removeprefix("shop."): one for one in json.loads(_explain_command(shop, event_id, "--json"))}
     assert {name: one["reason"] for name, one in told.items()} == {
@@ -255,6 +256,10 @@ def test_all_handlers_of_an_event_are_explain_command(shop: System) -> None:
     assert told["slow"]["called"], told["slow"]
     assert "stock-taking; erp is busy until " in told["slow"]["why"]
     shown = _explain_command(shop, event_id)
+    listed = shop.run_cli("handlers").stdout
+    assert re.search(r"^shop\.slow +busy ", listed, flags=re.M)
+    assert re.search(r"shop\.slow is busy until \S+ UTC by \[limits\.erp\]; its runs wait", listed)
+    assert re.search(r"WARN  busy +shop\.slow: Busy until .*; runs wait", shop.run_cli("doctor").stdout)
     assert "shop.held" in shown
     assert "storehooks handlers resume shop.held" in shown
     newer = shop.accept("product.updated", data={"id": 55}, delivery_id="msg_newer")

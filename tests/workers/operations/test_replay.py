@@ -161,3 +161,14 @@ def test_last_is_the_event_that_was_accepted_last(system: System) -> None:
     ids = done_events(system, 2, GREET)
     assert "1 run replayed" in system.run_cli("events", "replay", "last", "--yes").stdout
     assert replays(system, ids) == [0, 1]
+
+
+def test_a_run_that_waits_already_is_counted_and_one_of_a_paused_handler_begins(system: System) -> None:
+    system.inbox.declare([Declaration(GREET, "1", ("*",), ("*",))])
+    event_id = system.accept()
+    route(system.inbox, claim_one(system.inbox), (GREET, "default", False))
+    told = system.run_cli("events", "replay", event_id, "--yes").stdout
+    assert "1 run not replayed: already waiting or running" in told
+    system.administration.pause(handler=GREET)
+    told = system.run_cli("events", "replay", event_id, "--yes").stdout
+    assert f"{GREET} is paused: this run begins anyway" in told

@@ -323,6 +323,8 @@ def test_in_doubt_fail_calls_at_most_once_and_fails_the_run(
     else:
         assert state == "failed"
         assert "in doubt" in run.error
+        again = f"events replay {event_id} --handler shop.no_second_try --again"
+        assert again in " ".join(system.run_cli("events", "show", event_id).stdout.split())
     assert bank.calls[event_id] <= 1
 
 

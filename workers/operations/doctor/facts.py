@@ -78,6 +78,8 @@ class InboxFacts:
     loops: tuple[SuspectedLoop, ...] = ()
     """Resources whose runs were delayed in the last hour as a suspected loop; the newest first."""
     stopped: tuple[StoppedKeys, ...] = ()
+    busy: Mapping[str, datetime] = field(default_factory=dict)
+    """By limit or h:HANDLER: until when Busy has closed it."""
     moves: MoveReport | None = None
     """How moving events to the history went last; None if no housekeeper has reported."""
     unmoved: int = 0

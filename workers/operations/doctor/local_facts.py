@@ -117,7 +117,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         ending = ask(failures.ending, kept=config.failures_kept)
         stopped = ask(lambda: failures.stopped_keys(groups.result()))
         declared = ask(Inbox(client).declarations)
-        running, absent = ask(handlers.running_versions), ask(handlers.absent)
+        running, absent, busy = ask(handlers.running_versions), ask(handlers.absent), ask(handlers.busy_limits)
         other_workers, quarantined = ask(activity.other_workers), ask(activity.quarantined)
         last_events, paused = ask(activity.last_events, stores), ask(Administration(client).paused)
         checked, removed = ask(checks.last_results, stores), ask(checks.removed)
@@ -132,6 +132,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         declared=declared.result().handlers,
         running=running.result(),
         absent=absent.result(),
+        busy=busy.result(),
         workers=workers,
         workers_read_at=read_at,
         other_workers=tuple(other_workers.result()),

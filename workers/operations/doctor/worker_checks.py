@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 
 from receiver.contract.diagnosis.formatting import clock, counted, some, span, waits
 from receiver.contract.diagnosis.terminal_text import harmless
@@ -21,6 +22,7 @@ from workers.plugins.validation_process import LOAD_SECONDS
 
 HEARTBEAT_TIMEOUT = 20.0
 """Seconds after which a worker without a heartbeat counts as dead."""
+SHORT_BUSY = timedelta(minutes=1)
 REREAD = "after you have corrected the scheme: storehooks events reread"
 RELOAD = "send HUP to `storehooks worker`: it reloads config and plugins"
 
@@ -274,12 +276,22 @@ def check_open_issues(facts: Facts) -> Iterator[Finding]:
     for paused in sorted(facts.inbox.paused):
         kind, _, name = paused.partition(":")
         yield warn("paused", f"{name} is paused; its runs wait", fix=f"storehooks {kind}s resume {name}")
+    yield from _closed_limits(facts, facts.inbox)
     number, examples = facts.inbox.quarantined
     if number:
         text = f"{counted(number, 'damaged record')} in Redis, quarantined: what belongs to it is not handled"
         clear = f"redis-cli DEL {keys.QUARANTINED} (runs with sound records are then put back)"
         fix = f"check what else writes to this database; then clear the list: {clear}"
         yield fail("inbox", text, *map(harmless, examples), fix=fix)
+
+
+def _closed_limits(facts: Facts, inbox: InboxFacts) -> Iterator[Finding]:
+    """Limits, or handlers without one, that a handler's Busy has closed for longer than a short while."""
+    for name, until in sorted(inbox.busy.items()):
+        using = [one.handler for one in inbox.declared if name in (one.details.get("limit"), f"h:{one.handler}")]
+        if using and until - facts.now > SHORT_BUSY:
+            text = f"{some(using)}: Busy until {clock(until, facts.now)}; runs wait"
+            yield warn("busy", text, fix=f"to let them begin now: storehooks handlers resume {using[0]}")
 
 
 def _stopped_keys(inbox: InboxFacts) -> Iterator[Finding]:

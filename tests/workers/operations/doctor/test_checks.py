@@ -720,9 +720,15 @@ def test_what_waits_for_an_operator(facts: Facts) -> None:
         failed=12,
         retrying=3988,
         paused=frozenset({"handler:erp.push"}),
+        declared=(HANDLER,),
+        busy={f"h:{HANDLER.handler}": NOW + timedelta(hours=1), "erp": NOW + timedelta(hours=1)},
         quarantined=(1, ["ID|erp.push: found in later while its record says nothing"]),
     )
-    failures, paused, quarantined = as_lines(worker_checks.check_open_issues(changed))
+    failures, paused, busy, quarantined = as_lines(worker_checks.check_open_issues(changed))
+    name = HANDLER.handler
+    assert busy == (
+        f"warn busy: {name}: Busy until 13:00; runs wait -> to let them begin now: storehooks handlers resume {name}"
+    )
     assert failures == (
         "fail failures: 12 runs failed for good; 3,988 runs wait for a retry -> "
         "storehooks failures; then replay or drop each group"
