@@ -147,19 +147,19 @@ def test_requests_of_one_address_are_limited_also_if_it_resets_its_connections(f
             os.kill(pid, signal.SIGCONT)
 
 
-def test_http_2_is_not_spoken_where_connections_are_limited(front: Front) -> None:
-    """A connection of HTTP/2 has 100 requests at once. It may also begin without being agreed upon."""
-    if front.proxy == "caddy":
-        pytest.skip("it has no limit")
+@pytest.mark.parametrize("offered", [["http/1.1"], ["h2", "http/1.1"]])
+def test_http_2_is_not_spoken(front: Front, offered: list[str]) -> None:
+    """A connection of HTTP/2 has 100 requests at once, and can reset thousands a second. It may begin unasked, too."""
     context = ssl.create_default_context(cafile=front.ca.ca)
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols(offered)
     settings = struct.pack(">HBBBI", 0, 0, 4, 0, 0)
     with (
         socket.create_connection(("127.0.0.1", front.port), timeout=20) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
     ):
+        assert secure.selected_alpn_protocol() != "h2"
         secure.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
-        assert b"HTTP/1.1 4" in secure.recv(1000)
+        assert secure.recv(1000).startswith(b"HTTP/1.1 ")
 
 
 def test_a_sender_that_has_closed_its_sending_side_gets_its_answer(front: Front) -> None:

@@ -102,8 +102,13 @@ def _user() -> str:
 
 def _caddy(folder: Path, ca: PrivateCa, listen: list[str], web: str) -> tuple[list[str], dict[str, str]]:
     site = f"https://{listen[0]} {{\n\tbind 127.0.0.1\n\ttls {ca.certificate} {ca.key}\n"
-    text = filled_in(DEPLOY / "caddy/Caddyfile", {f"\n{NAME} {{\n": f"\n{site}", WEB: web})
-    (folder / "Caddyfile").write_text("{\n\tadmin off\n\tauto_https disable_redirects\n}\n" + text)
+    options = "\n{\n"
+    words = {
+        options: f"{options}\tadmin off\n\tauto_https disable_redirects\n",
+        f"\n{NAME} {{\n": f"\n{site}",
+        WEB: web,
+    }
+    (folder / "Caddyfile").write_text(filled_in(DEPLOY / "caddy/Caddyfile", words))
     command = ["caddy", "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
     return command, {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
 
