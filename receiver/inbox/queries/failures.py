@@ -188,7 +188,8 @@ class FailureQueries(ServerUser):
         failed = []
         for event, fields in zip(events, read_each(pipeline), strict=True):
             state, mark = ((field or b"").decode("utf-8", "replace") for field in fields or (b"", b""))
-            if state.startswith(RunState.FAILED) and mark.startswith("s "):
+            has_key = not mark.endswith(f":!{event}")  # behind the others nothing can wait
+            if state.startswith(RunState.FAILED) and mark.startswith("s ") and has_key:
                 failed.append((mark[2:], event))
         for key, _ in failed:
             pipeline.hget(order, key)

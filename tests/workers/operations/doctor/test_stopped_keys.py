@@ -24,7 +24,7 @@ def order_findings(system: System) -> list[dict[str, object]]:
 def test_stopped_keys_are_named_until_their_failures_are_replayed_or_dropped(system: System) -> None:
     failures = FailureQueries(system.client)
     system.client.sadd("sh:ordered", f"{PUSH}@1")
-    for resource in ("7", "8"):
+    for resource in ("7", "8", ""):  # behind the one without a resource nothing can wait
         accept(system, f"first{resource}", resource)
     route(system, *to_route(system).values(), how=STOPPING)
     finish(system, OutcomeKind.FAILED, "abc")
