@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from receiver.inbox import FailureQueries, Housekeeping, Outcome, keys
 from receiver.inbox.outcomes import OutcomeKind
 from receiver.inbox.queries.failures import FailureGroup
@@ -196,3 +198,11 @@ def test_a_long_error_begins_with_its_type_and_has_no_text_of_the_payload() -> N
     told = describe_error(error, handler="a.b", packages=(), payload={"email": "ann@example.com"})
     assert told["error"].startswith("OSError: no {email}yyy")
     assert len(told["error"]) == 500
+
+
+def test_a_very_long_message_leaves_the_calls_in_the_traceback() -> None:
+    with pytest.raises(ValueError, match="yyy") as raised:
+        raise ValueError("y" * 1_000_000)
+    told = describe_error(raised.value, handler="a.b", packages=())
+    assert "test_a_very_long_message" in told["traceback"]
+    assert len(told["traceback"]) < 9_000

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from receiver.contract.failure_groups import group_id
-from receiver.contract.redaction import MAX_ERROR, without_payload
+from receiver.contract.redaction import MAX_ERROR, without_middle, without_payload
 
 MAX_TRACEBACK = 8_000
 MAX_TEXT = 500
@@ -30,7 +30,7 @@ def describe_error(
     text = without_payload(text, payload)
     return {
         "error": error_line(kind, message, payload),
-        "traceback": text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:],
+        "traceback": without_middle(text, MAX_TRACEBACK),
         "group": group_id(handler, kind, message, function=function, known=known),
         "at": f"{frame.f_code.co_filename}:{line}" if frame else None,
     }
