@@ -170,6 +170,8 @@ def _show_warnings(config: Config, found: list[Declaration], left_out: Mapping[s
     for one in found:
         if not one.stores and (limits := one.details.get("store_limits")):
             output.warn(f"\n{one.handler} is for no store: {limits}")
+        if redacted := one.details.get("redacted"):
+            output.warn(f"\n{one.handler} reads what [redact] removes: {', '.join(redacted)}")
     for name, why in left_out.items():
         output.warn(f"\nthe installed plugin {name} is left out: {why}")
 

@@ -243,6 +243,7 @@ def declarations(config: Config, plugins: list[Plugin]) -> list[Declaration]:
                 "stale": handler.stale,
                 "when": conditions.describe(handler.when),
                 **({"store_limits": handler.store_limits} if handler.store_limits else {}),
+                **({"redacted": redacted} if (redacted := validation.redacted_reads(config, handler)) else {}),
                 "file": handler.file,
                 "line": handler.line,
             },

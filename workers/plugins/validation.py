@@ -7,7 +7,7 @@ import inspect
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,15 @@ def missing_limits(config: Config, handlers: Iterable[Declaration]) -> dict[str,
         if (limit := one.details.get("limit")) and limit not in config.limits:
             found.setdefault(limit, []).append(one.handler)
     return found
+
+
+def redacted_reads(config: Config, handler: Handler) -> list[str]:
+    """The options of a handler that read what `[redact] paths` remove: they never find a value."""
+    by = handler.order_by or ""
+    read = [("order_by", by.removeprefix("data."))] if by.startswith("data.") else []
+    read += [("when", path) for path in handler.when] if isinstance(handler.when, Mapping) else []
+    removed = tuple(f"{one}." for one in config.redact.paths)
+    return [f"{option} {path}" for option, path in read if f"{path}.".startswith(removed)]
 
 
 def _validate_parts(router: Router, origin: str) -> None:

@@ -58,6 +58,7 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
         *_topics_never_sent(facts),
         *_version_mismatches(facts),
         *_unverifiable_forwards(facts),
+        *_redacted_reads(facts),
     ]
     if not any(problem.level == "fail" for problem in [*absent, *problems]):
         names = {handler.details["plugin"] for handler in plugins.handlers}
@@ -127,6 +128,15 @@ def _unverifiable_forwards(facts: Facts) -> Iterator[Finding]:
             if why and any(matches(pattern, store.name) for pattern in forward.stores):
                 text = f"forward.{name} sends events of {store.name} that its target cannot verify: {why}"
                 yield warn("handlers", text, fix=fix)
+
+
+def _redacted_reads(facts: Facts) -> Iterator[Finding]:
+    for handler in facts.plugins.handlers:
+        if redacted := handler.details.get("redacted"):
+            text = f"{handler.handler} reads what [redact] removes: {', '.join(redacted)}"
+            more = "without a value an event has no order, and meets no condition but None"
+            fix = f"order or choose by another field ({source_place(handler)}), or shorten [redact] paths"
+            yield warn("handlers", text, more, fix=fix)
 
 
 def _topics_never_sent(facts: Facts) -> Iterator[Finding]:

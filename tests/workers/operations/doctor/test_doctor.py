@@ -399,3 +399,26 @@ def test_a_private_certificate_authority_of_the_environment_is_trusted_everywher
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_handler_that_reads_what_redact_removes_is_a_warning(make_system: Callable[..., System]) -> None:
+    plugin = """
+from storehooks import Router
+router = Router("shop")
+
+@router.on("order.*", order_by="data.customer.email", on_failure="stop")
+def book(event, ctx): ...
+
+@router.on("order.*", when={"address.city": "Ulm", "total": "> 1"})
+def visit(event, ctx): ...
+
+@router.on("order.*", order_by="data.customer_id", when={"customer.id": "*"})
+def unharmed(event, ctx): ...
+"""
+    system = make_system(plugin=plugin, more='[redact]\npaths = ["customer.email", "address", "customer_i"]\n')
+    for command in ("handlers", "doctor"):
+        done = system.run_cli(command)
+        told = done.stdout + done.stderr
+        assert "shop.book reads what [redact] removes: order_by customer.email" in told
+        assert "shop.visit reads what [redact] removes: when address.city" in told
+        assert "shop.unharmed reads" not in told
