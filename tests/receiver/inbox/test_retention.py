@@ -59,6 +59,9 @@ def test_failures_are_removed_by_age_only_if_configured(system: System) -> None:
     eventually(lambda: system.housekeeping.trim(bodies=FOREVER, records=FOREVER, failures=0.001)[2] == 1)
     assert system.ledger.event(failed) is None
     assert system.client.zcard(keys.FAILED) == 0
+    counted = system.ledger.counters().total
+    assert (counted["failed"], counted["settled"]) == (0, 1), "failed are those that can be replayed"
+    assert system.identity_holds()
 
 
 def test_an_old_failure_is_removed_past_many_of_open_events(system: System, monkeypatch: pytest.MonkeyPatch) -> None:

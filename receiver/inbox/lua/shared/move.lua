@@ -52,12 +52,14 @@ local function fail_queued(handler, found, most, detail, failed)
   return ended
 end
 
--- Removes a closed event from every key. Its part in the counters stays.
+-- Removes a closed event from every key. Its part in the counters stays; a failure counts as settled, as if it was dropped:
+-- `failed` is of those that can be replayed.
 local function forget(id)
   local fields = redis.call('HGETALL', P .. 'e:' .. id)
-  local store, topic, resource, marks
+  local store, topic, resource, marks, state
   for at = 1, #fields, 2 do
     if fields[at] == 'store' then store = fields[at + 1] end
+    if fields[at] == 'state' then state = fields[at + 1] end
     if fields[at] == 'topic' then topic = fields[at + 1] end
     if fields[at] == 'resource' then resource = fields[at + 1] end
     if fields[at] == 'alias' then redis.call('UNLINK', P .. 'e:' .. fields[at + 1]) end
@@ -73,6 +75,10 @@ local function forget(id)
       redis.call('ZREM', P .. 'failed', item_of(id, handler))
       if marks and marks[handler] then leave_order(id, handler, marks[handler], store) end
     end
+  end
+  if state == 'failed' then
+    count('failed', store, -1)
+    count('settled', store, 1)
   end
   unlink_resource(id, store, topic, resource)
   redis.call('ZREM', P .. 'done', id)
