@@ -202,14 +202,15 @@ class Refusals:
         return _with_body(row) if row else None
 
     def with_body(self, *, batch: int = 200) -> Iterator[list[Refusal]]:
-        """All refusals that have a body, in order of arrival, one batch at a time."""
-        last = 0
+        """All refusals that have a body, in order of arrival, one batch at a time. Their ids are in the order in which
+        web processes wrote them."""
+        last = (-1, 0)
         while rows := self._db.execute(
             f"SELECT {_COLUMNS}, b.headers, b.body FROM refused_body b JOIN {_LINES} ON r.id = b.id "  # noqa: S608
-            "WHERE b.id > ? ORDER BY b.id LIMIT ?",
-            (last, batch),
+            "WHERE (r.at, r.id) > (?, ?) ORDER BY r.at, r.id LIMIT ?",
+            (*last, batch),
         ).fetchall():
-            last = rows[-1][0]
+            last = (rows[-1][1], rows[-1][0])
             yield [one for row in rows if (one := _with_body(row)).has_body]
 
     def by_store(self, *, named: bool = True) -> list[StoreRefusals]:

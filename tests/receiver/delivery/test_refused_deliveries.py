@@ -598,6 +598,16 @@ def test_old_refusals_are_deleted_and_bodies_before_lines(tmp_path: Path) -> Non
     assert (refusals.count(), refusals.count_with_body()) == (0, 0)
 
 
+def test_refusals_are_released_in_the_order_of_their_arrival(tmp_path: Path) -> None:
+    """Two web processes write what they refused one after the other, each its own."""
+    refusals = open_refusals(tmp_path)
+    now = time.time()
+    for arrived in ((3, 1, 5), (4, 2, 6)):
+        refusals.add([refusal(now + seconds) for seconds in arrived], bounds=Bounds(3600, 1 << 20), now=now)
+    found = [one.at - now for batch in refusals.with_body(batch=2) for one in batch]
+    assert found == pytest.approx([1, 2, 3, 4, 5, 6], abs=0.01)
+
+
 def test_a_flood_of_one_store_deletes_nothing_of_another(tmp_path: Path) -> None:
     refusals, bounds = open_refusals(tmp_path), Bounds(1e9, 2 << 20)
     refusals.add((refusal(float(at), "small") for at in range(100)), bounds=bounds, now=1.0)
