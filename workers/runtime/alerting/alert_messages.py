@@ -54,9 +54,10 @@ def text_of(message: AlertMessage) -> str:
 
 
 def _line(message: AlertMessage, alert: Alert) -> str:
-    text = f"{alert.subject}: {alert.text}" if alert.subject else alert.text
-    lasted = (message.at - alert.since).total_seconds()
-    return f"{text}; it lasted {span(lasted)}" if message.what == "recovered" else text
+    subject = f"{alert.subject}: " if alert.subject else ""
+    if message.what != "recovered":
+        return subject + alert.text
+    return f"{subject}it lasted {span((message.at - alert.since).total_seconds())}; at last: {alert.text}"
 
 
 def request(
