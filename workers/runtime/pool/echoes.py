@@ -131,8 +131,9 @@ class Echoes:
         return any(matches(topic.partition(".")[0], kind) for topic in topics)
 
     def _volatile(self, store: str) -> tuple[str, ...]:
+        """The fields that are not compared. Those that `[redact]` removes from events are in the store's answers."""
         settings = self._config.stores.get(store)
-        return settings.volatile_fields if settings else ()
+        return (*(settings.volatile_fields if settings else ()), *self._config.redact.paths)
 
 
 def _plugin(handler: str) -> str:
