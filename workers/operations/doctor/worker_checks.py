@@ -349,5 +349,5 @@ def _failures(facts: Facts, inbox: InboxFacts) -> Iterator[Finding]:
 def _ending(facts: Facts, ending: EndingFailures) -> Iterator[str]:
     if ending.first is not None:
         some_of_them = f"{ending.count:,} of them {'is' if ending.count == 1 else 'are'}"
-        kept = f"[retention] failures is {span(facts.config.failures_kept)}"
+        kept = f"failures are kept for {span(facts.config.failures_kept)} ([retention])"
         yield f"{some_of_them} deleted within {span(NOTICE)}, the first at {clock(ending.first, facts.now)}: {kept}"

@@ -762,7 +762,7 @@ def test_failures_that_retention_will_delete_are_announced(facts: Facts) -> None
     ending = EndingFailures(3, NOW + timedelta(hours=1))
     line = only_line(worker_checks.check_open_issues(with_inbox(facts, failed=12, ending=ending)))
     first = (NOW + timedelta(hours=1)).astimezone()
-    assert f"3 of them are deleted within 7 d, the first at {first:%H:%M}: [retention] failures is 90 d" in line
+    assert f"3 of them are deleted within 7 d, the first at {first:%H:%M}: failures are kept for 90 d" in line
 
 
 # Stores
