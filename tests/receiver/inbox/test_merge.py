@@ -219,3 +219,19 @@ def test_a_lost_run_that_is_given_back_is_still_repeated_before_older_events(
     assert (first.stored.id, first.merged) == ("c", ("a", "b"))
     finish(merging, first)
     assert [state(redis, name) for name in "abc"] == ["dropped", "dropped", "done"]
+
+
+def test_a_failure_that_is_tried_before_the_resume_begins_alone_although_newer_events_wait(merging: System) -> None:
+    arrive(merging, "a")
+    finish(merging, claim(merging)[0], OutcomeKind.FAILED)
+    merging.administration.pause(handler=PUSH)
+    arrive(merging, "b", "c")
+    assert claim(merging) == []
+    assert merging.administration.reopen([f"a|{PUSH}"], {}, urgent=True) == ["although-paused"]
+    (tried,) = claim(merging)
+    assert (tried.stored.id, tried.merged) == ("a", ())
+    finish(merging, tried)
+    assert claim(merging) == []
+    merging.administration.resume(handler=PUSH)
+    (last,) = claim(merging)
+    assert (last.stored.id, last.merged) == ("c", ("b",))

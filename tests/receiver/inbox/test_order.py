@@ -281,6 +281,37 @@ def test_a_replayed_run_comes_before_those_that_wait_and_never_beside_one_that_r
     assert ids(claim(ordered, 9)) == ["a", "c"]
 
 
+@pytest.mark.parametrize("pause", [{"handler": PUSH}, {"store": "north"}, {}])
+def test_failures_are_replayed_before_a_newer_run_that_has_not_begun(ordered: System, pause: dict[str, str]) -> None:
+    """The runbook: pause the handler, correct it, replay the failures, resume it."""
+    accept_and_route(ordered, "a", "b")
+    for _ in range(2):
+        finish(ordered, claim(ordered)[0], OutcomeKind.FAILED)
+    accept_and_route(ordered, "c", "d")
+    if pause:
+        ordered.administration.pause(**pause)
+        assert claim(ordered, 9) == []
+    ordered.administration.reopen([f"{name}|{PUSH}" for name in "ba"], {})
+    assert ordered.identity_holds()
+    if pause:
+        ordered.administration.resume(**pause)
+    assert ids(claim(ordered, 9)) == list("abcd")
+
+
+def test_a_failure_that_is_tried_before_the_resume_begins_although_newer_runs_wait(ordered: System) -> None:
+    accept_and_route(ordered, "a")
+    finish(ordered, claim(ordered)[0], OutcomeKind.FAILED)
+    ordered.administration.pause(handler=PUSH)
+    accept_and_route(ordered, "b", "c")
+    assert ordered.administration.reopen([f"a|{PUSH}"], {}, urgent=True) == ["although-paused"]
+    (tried,) = claim(ordered, 9)
+    assert tried.stored.id == "a"
+    finish(ordered, tried, OutcomeKind.DONE)
+    assert claim(ordered, 9) == []
+    ordered.administration.resume(handler=PUSH)
+    assert ids(claim(ordered, 9)) == ["b", "c"]
+
+
 def test_runs_behind_a_retry_are_not_overtaken_while_their_worker_still_has_them(ordered: System) -> None:
     """A worker that dies, or is slow, after the retry was written and before it has given the others back."""
     accept_and_route(ordered, *"abcde")
