@@ -9,6 +9,7 @@ from typing import Literal
 
 from receiver.config import Config
 from receiver.inbox import Declaration
+from receiver.inbox.alert_store import Alert
 from receiver.inbox.history_moves import MoveReport
 from receiver.inbox.known_data import DataNotice
 from receiver.inbox.own_writes import SuspectedLoop
@@ -78,6 +79,8 @@ class InboxFacts:
     loops: tuple[SuspectedLoop, ...] = ()
     """Resources whose runs were delayed in the last hour as a suspected loop; the newest first."""
     stopped: tuple[StoppedKeys, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+    """The alerts that fire."""
     busy: Mapping[str, datetime] = field(default_factory=dict)
     """By limit or h:HANDLER: until when Busy has closed it."""
     moves: MoveReport | None = None

@@ -23,6 +23,7 @@ from redis.exceptions import RedisError
 from receiver.config import SANDBOX_SECRET, Config
 from receiver.contract.errors import PluginError
 from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, connect_to, keys
+from receiver.inbox.alert_store import AlertStore
 from receiver.inbox.history_moves import HistoryMoves
 from receiver.inbox.known_data import data_notices
 from receiver.inbox.own_writes import suspected_loops
@@ -112,6 +113,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         elsewhere = ask(_history_elsewhere, client, config)
         housekeeper, heartbeats = ask(_housekeeper, activity), ask(_heartbeats, activity)
         notices, loops = ask(data_notices, client), ask(suspected_loops, client)
+        alerts = ask(AlertStore(client).firing)
         failures = FailureQueries(client)
         groups, hosts = ask(lambda: list(failures.every_group())), ask(find_hosts, config, client)
         ending = ask(failures.ending, kept=config.failures_kept)
@@ -133,6 +135,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         running=running.result(),
         absent=absent.result(),
         busy=busy.result(),
+        alerts=tuple(alerts.result()),
         workers=workers,
         workers_read_at=read_at,
         other_workers=tuple(other_workers.result()),

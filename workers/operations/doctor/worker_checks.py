@@ -287,6 +287,10 @@ def check_open_issues(facts: Facts) -> Iterator[Finding]:
         kind, _, name = paused.partition(":")
         yield warn("paused", f"{name} is paused; its runs wait", fix=f"storehooks {kind}s resume {name}")
     yield from _closed_limits(facts, facts.inbox)
+    if alerts := facts.inbox.alerts:
+        named = [harmless(" ".join((one.rule, f"{one.subject}:" if one.subject else "-", one.text))) for one in alerts]
+        text = f"{counted(len(alerts), 'alert fires', 'alerts fire')}: {some(named)}"
+        yield warn("alerts", text, fix="storehooks alerts")
     number, examples = facts.inbox.quarantined
     if number:
         text = f"{counted(number, 'damaged record')} in Redis, quarantined: what belongs to it is not handled"

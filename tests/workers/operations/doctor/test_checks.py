@@ -16,6 +16,7 @@ from receiver.config import Config, load
 from receiver.config.values import Bounds
 from receiver.contract.diagnosis.formatting import clock, counted, size, some, span, waits
 from receiver.inbox import Declaration
+from receiver.inbox.alert_store import Alert
 from receiver.inbox.history_moves import MoveReport
 from receiver.inbox.known_data import DataChange, DataNotice
 from receiver.inbox.queries.events import COUNTED, Counters, EventName
@@ -721,10 +722,13 @@ def test_what_waits_for_an_operator(facts: Facts) -> None:
         retrying=3988,
         paused=frozenset({"handler:erp.push"}),
         declared=(HANDLER,),
+        alerts=(Alert("silent", "north", "no event for 4 min", NOW), Alert("oldest_open", "", "waited for 6 min", NOW)),
         busy={f"h:{HANDLER.handler}": NOW + timedelta(hours=1), "erp": NOW + timedelta(hours=1)},
         quarantined=(1, ["ID|erp.push: found in later while its record says nothing"]),
     )
-    failures, paused, busy, quarantined = as_lines(worker_checks.check_open_issues(changed))
+    failures, paused, busy, alerts, quarantined = as_lines(worker_checks.check_open_issues(changed))
+    firing = "silent north: no event for 4 min, oldest_open - waited for 6 min"
+    assert alerts == f"warn alerts: 2 alerts fire: {firing} -> storehooks alerts"
     name = HANDLER.handler
     assert busy == (
         f"warn busy: {name}: Busy until 13:00; runs wait -> to let them begin now: storehooks handlers resume {name}"
