@@ -24,7 +24,7 @@ _DETAILS = {
     HTTPStatus.REQUEST_URI_TOO_LONG: "Request URL too long.",
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "Request headers too large or too many.",
     HTTPStatus.NOT_IMPLEMENTED: "Unsupported Transfer-Encoding.",
-    HTTPStatus.SERVICE_UNAVAILABLE: "Too many large requests at once. Retry later.",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Too many requests at once. Retry later.",
 }
 
 

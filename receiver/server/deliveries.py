@@ -26,7 +26,7 @@ from receiver.server.group_commit import GroupCommit
 from receiver.server.held_bytes import content_of
 from receiver.server.http_connection import HttpConnection, Serve, fail
 from receiver.server.request_reader import HttpRequest
-from receiver.server.turn_lines import LimitedTurnLines, TurnLines
+from receiver.server.turn_lines import TurnLines
 from receiver.server.turns import SMALL_BYTES
 
 GROUP_BYTES = 1 << 20
@@ -56,7 +56,7 @@ class Deliveries:
         self._serve_others, self._serve_long_batch = serve_others, serve_long_batch
         self._small: TurnLines[Admitted] = TurnLines()
         self._large: TurnLines[Admitted] = TurnLines()
-        self._batches: TurnLines[Admitted] = LimitedTurnLines(MOST_BATCHES, "batches")
+        self._batches: TurnLines[Admitted] = TurnLines(MOST_BATCHES, "batches")
         """Deliveries admitted while the group before them is being stored."""
 
     def serve(self, connection: HttpConnection, request: HttpRequest) -> None:

@@ -14,8 +14,10 @@ from receiver.delivery.answers import Answer
 from receiver.server.held_bytes import BodyContent, content_of
 from receiver.server.http_connection import HttpConnection, fail
 from receiver.server.request_reader import HttpRequest
-from receiver.server.turn_lines import LimitedTurnLines, is_gone
+from receiver.server.turn_lines import TurnLines, is_gone
 
+_Call = tuple[dict[str, Any], BodyContent | None]
+"""The request for the app, and what a delivery is known by. Not its body: frames of an error would keep it."""
 MOST_OF_STORE = 50
 """Long batches of one store that wait for a thread."""
 
@@ -24,27 +26,24 @@ class FlaskBridge:
     def __init__(self, app: Flask, loop: asyncio.AbstractEventLoop, threads: int) -> None:
         self._app, self._loop = app, loop
         self._threads, self._free = ThreadPoolExecutor(threads, "flask"), threads
-        self._waiting: LimitedTurnLines[tuple[HttpConnection, dict[str, Any]]]
-        self._waiting = LimitedTurnLines(MOST_OF_STORE, "long batches")
+        self._waiting: TurnLines[tuple[HttpConnection, _Call]] = TurnLines(MOST_OF_STORE, "long batches")
         """For a free thread. A flood of one sender must not delay the proxy that asks whether we are ready."""
 
     def serve(self, connection: HttpConnection, request: HttpRequest, store: str = "") -> None:
         """Requests of a store that is known wait by store: many may have one address."""
-        variables = environ(request, connection.address)
-        variables[_CONTENT] = content_of(request.body) if store else None
-        self._waiting.add(store, connection.sender, (connection, variables))
+        call = environ(request, connection.address), content_of(request.body) if store else None
+        self._waiting.add(store, connection.sender, (connection, call))
         self._submit_next()
 
     def _submit_next(self) -> None:
         while self._free and self._waiting:
-            connection, variables = self._waiting.take()
-            if not is_gone((connection, variables)):  # else it is sent again
-                self._submit(connection, variables)
+            connection, call = item = self._waiting.take()
+            if not is_gone(item):  # else it is sent again
+                self._submit(connection, *call)
 
-    def _submit(self, connection: HttpConnection, variables: dict[str, Any]) -> None:
-        self._free -= 1
-        content = variables.pop(_CONTENT)  # not the body: frames of an error would keep it
+    def _submit(self, connection: HttpConnection, variables: dict[str, Any], content: BodyContent | None) -> None:
         done = self._threads.submit(self._call, variables)
+        self._free -= 1
         done.add_done_callback(
             lambda future: self._loop.call_soon_threadsafe(self._on_done, connection, content, future)
         )
@@ -67,7 +66,6 @@ class FlaskBridge:
             fail(connection)
 
 
-_CONTENT = "storehooks.content"
 _ACCEPTED = b'"status":"accepted"'
 """In the answer to a long batch that was new."""
 _OURS = frozenset(("Content-Type", "Content-Length"))

@@ -29,6 +29,7 @@ class GroupCommit:
     def __init__(self, storage: DeliveryStorage, loop: asyncio.AbstractEventLoop, *, timeout: float) -> None:
         self._storage, self._loop, self._timeout = storage, loop, timeout
         self._thread = ThreadPoolExecutor(1, "storage")
+        self._thread.submit(int)  # it starts now: at a limit of processes it could not start later
         self._connection: PolledConnection | None = None
         self._sent: AcceptBatch | None = None
         """The group, if it was sent on the polled connection and is not acknowledged yet."""

@@ -82,11 +82,6 @@ class ConnectionGroup:
         return STOP_SECONDS if self.stopping else KEEP_ALIVE_SECONDS
 
     @property
-    def keep_alive(self) -> bool:
-        """Whether a connection may stay open after an answer."""
-        return not (self.stopping or self.crowded)
-
-    @property
     def free(self) -> int:
         """How many new connections may come now."""
         return self.most - len(self.all)
@@ -125,7 +120,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.address = peer[0] if isinstance(peer, tuple) else str(peer or "")
         is_proxy = self._others.proxies.has(self.address)  # each of its requests names a sender
         self.peer = self.sender = "" if is_proxy else sender_at(self.address) or "a socket of this host"
-        self._enter("idle", self._others.read_seconds)
+        self._enter("idle", STOP_SECONDS if self._others.stopping else self._others.read_seconds)
         self._others.all.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
@@ -245,7 +240,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Send the answer to the request that is served."""
         request, self._request = self._request, None
         assert request
-        keep_alive = request.keep_alive and self._others.keep_alive
+        keep_alive = request.keep_alive and not (self._others.stopping or self._others.crowded)
         data = to_bytes(answer, now=time(), close=not keep_alive, minor=request.minor, method=request.method)
         self._send(data, keep_alive=keep_alive)
 

@@ -57,6 +57,8 @@ class LoopWorker(Worker):
         self._listen()
         self._notify_at, self._stop_at = 0.0, float("inf")
         self._check()
+        if not self.alive:  # it was asked to end while it loaded
+            self._stop()
         self._loop.run_forever()
 
     def _compose(self) -> None:
@@ -86,16 +88,14 @@ class LoopWorker(Worker):
         full queue."""
         space = min(self._connections.free - self._arriving(), ACCEPT_AT_ONCE * self._times_more, MOST_AT_ONCE)
         if space <= 0:
-            self._connections.make_space(self._times_more)
-            if self._connections.crowded:
-                self._loop.remove_reader(listener)  # until the next check
+            self._make_space(listener, self._times_more)
             return
         for _ in range(space):
             try:
                 sock, _address = listener.accept()
             except OSError as error:  # there are no more, the sender is gone, or there are no descriptors
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    self._connections.end_oldest(1)
+                    self._make_space(listener, 1)
                 self._times_more = 1
                 break
             connection = HttpConnection(self._connections)
@@ -104,6 +104,11 @@ class LoopWorker(Worker):
             task.add_done_callback(self._on_accepted)
         else:
             self._times_more = min(2 * self._times_more, MOST_AT_ONCE)
+
+    def _make_space(self, listener: Any, count: int) -> None:
+        self._connections.make_space(count)
+        if self._connections.crowded:
+            self._loop.remove_reader(listener)  # until the next check
 
     def _arriving(self) -> int:
         """How many accepted connections are not among the open ones yet."""
@@ -133,7 +138,6 @@ class LoopWorker(Worker):
         """Accept no more connections, and end when the open ones have been answered."""
         if self._connections.stopping:
             return
-        self.alive = False
         self._connections.stop()
         self._stop_at = time.monotonic() + self.cfg.graceful_timeout
         for listener in self.sockets:

@@ -21,7 +21,6 @@ from receiver.server.http_connection import (
     STOP_SECONDS,
     ConnectionGroup,
     HttpConnection,
-    State,
 )
 
 MAX_HELD_BYTES = 64 << 20
@@ -38,7 +37,6 @@ CROWD_SECONDS = 0.25
 is by then, if they can be stored: the first was accepted. Others are sent again."""
 LONG_SECONDS = 1.0
 """The same for any other, such as one of a store whose deliveries come faster than they are stored."""
-MAY_END: tuple[State, ...] = ("idle", "receiving", "lingering")  # for new connections
 
 
 class OpenConnections(ConnectionGroup):
@@ -54,7 +52,7 @@ class OpenConnections(ConnectionGroup):
         """End connections for new ones, at most this number, and return how many: first those that linger or take long
         to read, then those that have waited for their sender longest. Any other request that has arrived is answered,
         also if the loop has not received it yet, unless its sender was too slow before."""
-        waiting = [one for one in self.all if one.state in MAY_END and may_be_late(one)]
+        waiting = [one for one in self.all if one.state in ("idle", "receiving", "lingering") and may_be_late(one)]
         burdens = {one for one in waiting if one.state == "lingering" or is_costly(one)}
         ahead = ahead_of_a_flood(waiting, self.most)
         waiting.sort(key=lambda one: (one not in burdens, ahead.get(one, 0), one.waiting_since))

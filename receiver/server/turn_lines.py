@@ -23,20 +23,31 @@ Taken = TypeVar("Taken")
 
 
 class TurnLines(Generic[Item]):
-    def __init__(self) -> None:
+    def __init__(self, most: int = 0, what: str = "") -> None:
+        """With `most`, only so many of one store wait. More would not be answered in time, and their connections would
+        keep other senders out: they may not end meanwhile."""
         self._stores: OrderedDict[str, OrderedDict[str, deque[Item]]] = OrderedDict()
+        self._most, self._what = most, what
+        self._counted = logs.CountedLog(logs.get("receiver"))
 
     def __bool__(self) -> bool:
         return bool(self._stores)
 
     def add(self, store: str, sender: str, item: Item) -> None:
-        senders = self._stores.get(store)
-        if senders is None:
-            senders = self._stores[store] = OrderedDict()
+        """If too many of the store wait then, the newest of the sender that has most is refused. What is of no store
+        has no limit."""
+        senders = self._stores.setdefault(store, OrderedDict())
         line = senders.setdefault(sender, deque())
         while len(line) >= MOST_GONE and is_gone(line[0]):
             line.popleft()
         line.append(item)
+        if self._most and store and self.count(store) > self._most:
+            most = max(reversed(senders), key=lambda one: len(senders[one]))
+            connection, _ = senders[most].pop()
+            if not senders[most]:
+                del senders[most]
+            self._counted.add("deliveries answered 503", store=store, reason=f"too many of its {self._what} wait")
+            connection.answer(unavailable(f"Too many {self._what} of this store wait. Retry later."))
 
     def take(self) -> Item:
         """The next one. There must be one."""
@@ -48,34 +59,6 @@ class TurnLines(Generic[Item]):
 
     def count(self, store: str) -> int:
         return sum(map(len, self._stores[store].values())) if store in self._stores else 0
-
-
-class LimitedTurnLines(TurnLines[Item]):
-    """Of one store, only some wait. More would not be answered in time, and their connections would keep other senders
-    out: they may not end meanwhile."""
-
-    def __init__(self, most: int, what: str) -> None:
-        super().__init__()
-        self._most, self._what = most, what
-        self._counted = logs.CountedLog(logs.get("receiver"))
-
-    def add(self, store: str, sender: str, item: Item) -> None:
-        """If too many of the store wait then, the newest of the sender that has most is refused. What is of no store
-        has no limit."""
-        super().add(store, sender, item)
-        if store and self.count(store) > self._most:
-            self._counted.add("deliveries answered 503", store=store, reason=f"too many of its {self._what} wait")
-            self._take_newest_of_most(store)[0].answer(
-                unavailable(f"Too many {self._what} of this store wait. Retry later.")
-            )
-
-    def _take_newest_of_most(self, store: str) -> Item:
-        senders = self._stores[store]
-        sender = max(reversed(senders), key=lambda one: len(senders[one]))
-        item = senders[sender].pop()
-        if not senders[sender]:
-            del senders[sender]
-        return item
 
 
 def is_gone(item: tuple[Any, Any]) -> bool:

@@ -45,25 +45,21 @@ TEMPORARY = ("/dev/shm", "/tmp")  # noqa: S108  gunicorn creates an unnamed file
 class Master(Arbiter):
     """gunicorn's master process. It ends workers that hang, so while its loop runs the service is alive."""
 
-    def __init__(self, app: WebServer) -> None:
-        self._manager = app.manager
-        super().__init__(app)
-
     def start(self) -> None:
         super().start()
-        self._manager.ready()
+        self.app.manager.ready()
 
     def reload(self) -> None:
-        self._manager.reloading()
+        self.app.manager.reloading()
         super().reload()
-        self._manager.ready()
+        self.app.manager.ready()
 
     def murder_workers(self) -> None:
         super().murder_workers()
-        self._manager.alive()
+        self.app.manager.alive()
 
     def stop(self, graceful: bool = True) -> None:
-        self._manager.stopping()
+        self.app.manager.stopping()
         super().stop(graceful)
 
 

@@ -149,6 +149,36 @@ def test_hup_at_any_moment_of_a_start_is_one_reload_after_it(
     process.stop(within=45)  # gunicorn first waits 8 s for a web process that was asked to end before it could listen
 
 
+SLOW_WEB = """
+import sys, time
+from pathlib import Path
+from receiver.server import web
+
+start, folder = web.start_pipeline, Path(sys.argv.pop(1))
+
+def slow(config):
+    (folder / "loading").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    return start(config)
+
+web.start_pipeline = slow
+web.main()
+"""
+
+
+def test_a_web_process_that_is_asked_to_end_while_it_loads_ends_when_it_has(system: System) -> None:
+    """It went on to listen, and was killed 8 s later with what it served."""
+    command = [sys.executable, "-c", SLOW_WEB, str(system.folder), "--config", str(system.config_file)]
+    web = Process(command, log=system.folder / "web.log")
+    system.processes.append(web)
+    eventually((system.folder / "loading").exists)
+    web.send(signal.SIGTERM)
+    eventually(lambda: "Handling signal: term" in web.output())
+    (system.folder / "go").touch()
+    eventually(lambda: not web.alive, 5)
+
+
 def test_hup_ends_no_process_that_does_not_read_the_config(make_system: Callable[..., System]) -> None:
     """An operator may send it to every process of ours by name."""
     system = make_system(plugin=PLUGIN)

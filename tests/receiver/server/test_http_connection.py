@@ -42,6 +42,18 @@ def test_connections_leave_descriptors_for_everything_else(descriptors: int, con
     assert connections_within(descriptors) == connections
 
 
+def test_a_connection_that_comes_while_the_process_stops_does_not_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was accepted a moment before. A stopping process waited 8 s for its first request."""
+    connections = OpenConnections(Mock(), lambda *_: None, max_body=1000, read_seconds=10)
+    connections.stop()
+    made = HttpConnection(connections)
+    made.connection_made(transport())
+    now = time.monotonic()
+    monkeypatch.setattr(open_connections, "monotonic", lambda: now + 1)
+    connections.check()
+    assert made.state == "closing"
+
+
 def test_requests_that_raise_are_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sender that finds such a request could fill the disk otherwise."""
     monkeypatch.setattr(http_connection, "problems", logs.ThrottledLog(logs.get("receiver")))
