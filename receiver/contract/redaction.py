@@ -103,7 +103,7 @@ def _is_place(step: str, place: int) -> bool:
 
 def without_payload(text: str, payload: Any) -> str:
     """An error text or a traceback in which each text of the payload is replaced by its path: `{customer.email}`."""
-    text = without_middle(text, MAX_ERROR)
+    text = text[-MAX_ERROR:]
     found: dict[str, str] = {}
     for value, path in _texts(payload, ""):
         if len(value) >= SHORTEST:
@@ -114,12 +114,6 @@ def without_payload(text: str, payload: Any) -> str:
         return text
     longest_first = sorted(found, key=len, reverse=True)
     return re.sub("|".join(map(re.escape, longest_first)), lambda match: "{" + found[match[0]] + "}", text)
-
-
-def without_middle(text: str, most: int) -> str:
-    """Of a long text both ends: what matters of a traceback may be before a long message, or at its end."""
-    half = most // 2
-    return text if len(text) <= most else f"{text[:half]}\n…\n{text[-half:]}"
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:

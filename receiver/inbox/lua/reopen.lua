@@ -30,33 +30,34 @@ local function mark_of(id, handler, store, order)
   return mark
 end
 
--- The active run of a key has not begun: it is queued in its place. Not if it is retried later, or is to begin although its
--- handler is paused: a person has chosen it.
-local function queue_if_not_begun(id, handler, mark, store)
-  local run = id ~= '' and not string.find(id, ' ') and read_run(id, handler)
-  local has_not_begun = run and (run.state == 'ready' or run.state == 'held' or run.state == 'later' and run.attempts == 0)
-  if not has_not_begun or run.urgent then return end
-  redis.call('ZREM', set_of(run.state, handler, store), item_of(id, handler))
+-- An ordered run takes its place by its time of acceptance among all that wait, even if its key waits for it as a failure
+-- or a retry. Which of them begins is decided when all of this call are queued.
+local function queue_reopened(id, handler, mark, store)
+  local key, accepted = key_in(mark), accepted_at(id)
+  local left = without(active_of(handler, key) or '', id)
+  if left then set_active(handler, key, left) end
+  add_to_queue(id, handler, mark, accepted)
+  local known = reopened[item_of(key, handler)]
+  reopened[item_of(key, handler)] = { handler, mark, store, math.min(accepted, known and known[4] or accepted) }
+end
+
+-- Queues the active run of a key, if it was accepted after this time and is due, but has not begun. Not a retry, nor one that a
+-- person has let begin although its handler is paused, or that is repeated with what is merged into it after a loss.
+local function queue_if_newer(id, handler, mark, store, accepted)
+  local run = id ~= '' and not string.find(id, ' ') and accepted_at(id) > accepted and read_run(id, handler)
+  if not run or run.attempts > 0 or run.urgent or (run.losses > 0 and is_merging(mark)) then return end
+  if run.state ~= 'ready' and run.state ~= 'held' then return end
+  if redis.pcall('ZREM', set_of(run.state, handler, store), item_of(id, handler)) ~= 1 then return end -- it is damaged
   run.state = 'queued'
   write_run(id, handler, run)
   add_to_queue(id, handler, mark, accepted_at(id))
   set_active(handler, key_in(mark), '')
 end
 
--- An ordered run takes its place by its time of acceptance among all that wait, even if its key waits for it as a failure
--- or a retry. Which of them begins is decided when all of this call are queued.
-local function queue_reopened(id, handler, mark, store)
-  local key = key_in(mark)
-  local active = active_of(handler, key) or ''
-  local left = without(active, id)
-  if left then set_active(handler, key, left) else queue_if_not_begun(active, handler, mark, store) end
-  add_to_queue(id, handler, mark, accepted_at(id))
-  reopened[item_of(key, handler)] = { handler, mark, store }
-end
-
 local function begin_reopened()
   for _, one in pairs(reopened) do
-    local handler, mark, store = unpack(one)
+    local handler, mark, store, accepted = unpack(one)
+    queue_if_newer(active_of(handler, key_in(mark)) or '', handler, mark, store, accepted)
     if (active_of(handler, key_in(mark)) or '') == '' then advance(handler, mark, store) end
   end
 end

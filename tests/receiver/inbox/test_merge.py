@@ -14,6 +14,7 @@ from receiver.inbox import Declaration, Outcome, Run, keys
 from receiver.inbox.model import from_ms
 from receiver.inbox.outcomes import OutcomeKind
 from receiver.inbox.queries.events import RunRecord
+from tests.receiver.inbox.test_inbox import lapse
 from tests.support.harness import System, eventually
 
 PUSH = "shop.push"
@@ -219,6 +220,17 @@ def test_a_lost_run_that_is_given_back_is_still_repeated_before_older_events(
     assert (first.stored.id, first.merged) == ("c", ("a", "b"))
     finish(merging, first)
     assert [state(redis, name) for name in "abc"] == ["dropped", "dropped", "done"]
+
+
+def test_a_run_that_lost_its_worker_is_repeated_before_an_older_failure_that_is_replayed(merging: System) -> None:
+    arrive(merging, "a")
+    finish(merging, claim(merging)[0], OutcomeKind.FAILED)
+    arrive(merging, "b", "c")
+    assert [run.stored.id for run in claim(merging)] == ["c"]
+    lapse(merging.inbox)
+    merging.administration.reopen([f"a|{PUSH}"], {})
+    (again,) = claim(merging)
+    assert (again.stored.id, again.merged) == ("c", ("b",))
 
 
 def test_a_failure_that_is_tried_before_the_resume_begins_alone_although_newer_events_wait(merging: System) -> None:

@@ -14,7 +14,7 @@ from receiver.inbox import Declaration, Limit, Outcome, Routes, Run, keys
 from receiver.inbox.model import from_ms, order_for
 from receiver.inbox.outcomes import OutcomeKind
 from receiver.inbox.queries.handlers import HandlerQueries
-from tests.support.harness import System
+from tests.support.harness import System, eventually
 
 PUSH = "shop.push"
 BY_RESOURCE = (PUSH, "default", False, "c resource")
@@ -310,6 +310,41 @@ def test_a_failure_that_is_tried_before_the_resume_begins_although_newer_runs_wa
     assert claim(ordered, 9) == []
     ordered.administration.resume(handler=PUSH)
     assert ids(claim(ordered, 9)) == ["b", "c"]
+
+
+def test_a_due_retry_that_is_replayed_with_an_older_failure_has_all_its_attempts_again(ordered: System) -> None:
+    """The older one must not take it for one that only waits."""
+    accept_and_route(ordered, "a", "b")
+    finish(ordered, claim(ordered)[0], OutcomeKind.FAILED)
+    finish(ordered, claim(ordered)[0], OutcomeKind.RETRY, delay=0.001)
+    ordered.administration.pause(handler=PUSH)
+    eventually(lambda: (ordered.housekeeping.tick(), states(ordered, "b") == ["ready"])[1])
+    chosen = [f"{name}|{PUSH}" for name in "ab"]
+    assert ordered.administration.reopen(chosen, {}, urgent=True) == ["although-paused"] * 2
+    for name in "ab":
+        (run,) = claim(ordered)
+        assert (run.stored.id, run.attempts) == (name, 0)
+        finish(ordered, run, OutcomeKind.DONE)
+
+
+def test_an_older_run_keeps_its_place_in_the_lane_when_a_newer_failure_is_replayed(ordered: System) -> None:
+    accept_and_route(ordered, "a", "b")
+    first, second = claim(ordered, 2)
+    finish(ordered, second, OutcomeKind.FAILED)
+    finish(ordered, first, OutcomeKind.RELEASE)
+    accept(ordered, "other", "8")
+    route(ordered, *to_route(ordered).values())
+    ordered.administration.reopen([f"b|{PUSH}"], {})
+    assert ids(claim(ordered, 1)) == ["a"]
+
+
+def test_a_replay_beside_a_damaged_lane_waits_for_its_repair(ordered: System, redis: Redis) -> None:
+    accept_and_route(ordered, "a", "b")
+    finish(ordered, claim(ordered)[0], OutcomeKind.FAILED)
+    redis.rename(keys.READY + PUSH, "aside")
+    redis.set(keys.READY + PUSH, "damaged")
+    assert ordered.administration.reopen([f"a|{PUSH}"], {}) == ["ready"]
+    assert states(ordered, "a", "b") == ["queued", "ready"]
 
 
 def test_runs_behind_a_retry_are_not_overtaken_while_their_worker_still_has_them(ordered: System) -> None:

@@ -93,8 +93,8 @@ MUTANTS = {
         "if limit == '' and most == math.huge then\n    leased_keys[lane] = leased_keys[lane] or {}",
     ),
     "a replayed run begins beside another": (
-        "local handler, mark, store = unpack(one)\n    if (active_of(handler, key_in(mark)) or '') == '' then",
-        "local handler, mark, store = unpack(one)\n    if true then",
+        "mark, store, accepted)\n    if (active_of(handler, key_in(mark)) or '') == '' then",
+        "mark, store, accepted)\n    if true then",
     ),
     "runs are leased with the first past an older event that is not routed": (
         "if size > MAX_BYTES or has_unrouted_before(first.store, tonumber(found[at + 1])) then break end",

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from receiver.contract.failure_groups import group_id
-from receiver.contract.redaction import MAX_ERROR, without_middle, without_payload
+from receiver.contract.redaction import MAX_ERROR, without_payload
 
 MAX_TRACEBACK = 8_000
 MAX_TEXT = 500
@@ -27,10 +27,13 @@ def describe_error(
     text = text_of(error, lambda one: "".join(traceback.format_exception(one))).encode("utf-8", "replace").decode()
     kind, message = type(error).__name__, text_of(error)
     function = frame.f_code.co_qualname if frame else ""
-    text = without_payload(text, payload)
+    text = without_payload(text, payload) if len(text) <= MAX_ERROR else text
+    line = error_line(kind, message, payload)
+    if len(text) > MAX_TRACEBACK:  # the calls alone, which have no text of the payload: a cut could be inside of one
+        text = f"…{''.join(traceback.format_tb(error.__traceback__))[-MAX_TRACEBACK:]}{line}\n"
     return {
-        "error": error_line(kind, message, payload),
-        "traceback": without_middle(text, MAX_TRACEBACK),
+        "error": line,
+        "traceback": text,
         "group": group_id(handler, kind, message, function=function, known=known),
         "at": f"{frame.f_code.co_filename}:{line}" if frame else None,
     }
