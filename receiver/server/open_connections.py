@@ -50,12 +50,19 @@ class OpenConnections(ConnectionGroup):
 
     def end_oldest(self, count: int) -> int:
         """End connections for new ones, at most this number, and return how many: first those that linger or take long
-        to read, then those that have waited for their sender longest. Any other request that has arrived is answered,
-        also if the loop has not received it yet, unless its sender was too slow before."""
+        to read, then those that are behind, then the others; of each, senders with many places that have no balance
+        before others, and those that have waited for their sender longest. Any other request that has arrived is
+        answered, also if the loop has not received it yet, unless its sender was too slow before."""
         waiting = [one for one in self.all if one.state in ("idle", "receiving", "lingering") and may_be_late(one)]
         burdens = {one for one in waiting if one.state == "lingering" or is_costly(one)}
         ahead = ahead_of_a_flood(waiting, self.most)
-        waiting.sort(key=lambda one: (one not in burdens, ahead.get(one, 0), one.waiting_since))
+        crowds, now = {one for one, _ in self._crowds() if not self._has_balance(one)}, monotonic()
+
+        def place(one: HttpConnection) -> tuple[bool, bool, bool, int, float]:
+            is_behind = one.waiting_since <= now
+            return one not in burdens, not is_behind, one.sender not in crowds, ahead.get(one, 0), one.waiting_since
+
+        waiting.sort(key=place)
         ended, stays = 0, inf
         for connection in waiting:
             if ended >= count:
@@ -75,10 +82,10 @@ class OpenConnections(ConnectionGroup):
         one with most first, until there are as many. With a balance, it loses only what is no delivery, and without one
         no delivery that was verified, unless these wait for long."""
         now, ended = monotonic(), 0
-        for sender, places in Counter(one.sender for one in self.all).most_common():
-            if ended >= count or places <= CROWD_PLACES:
+        for sender, _ in self._crowds():
+            if ended >= count:
                 break
-            has_balance = not sender or self.known_senders.balance(sender) > 0
+            has_balance = self._has_balance(sender)
             for one in [one for one in self.all if one.sender == sender and waits_for_us(one)]:
                 is_safe = not one.is_other and (has_balance or one.state == "served")
                 if now - one.received_at > (LONG_SECONDS if is_safe else CROWD_SECONDS):
@@ -86,6 +93,14 @@ class OpenConnections(ConnectionGroup):
                     self.counted.add("connections ended for new ones")
                     ended += 1
         return ended
+
+    def _crowds(self) -> list[tuple[str, int]]:
+        """The senders that have many places, the one with most first."""
+        senders = Counter(one.sender for one in self.all).most_common()
+        return [one for one in senders if one[1] > CROWD_PLACES]
+
+    def _has_balance(self, sender: str) -> bool:
+        return not sender or self.known_senders.balance(sender) > 0
 
     def check(self) -> None:
         """Called again and again: end those that are overdue, or gone, or that hold too many bytes."""

@@ -163,6 +163,25 @@ class Clock:
             work_off(connection)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_new_connection_stays_while_a_sender_with_many_sends_evenly(clock: Clock, known: bool) -> None:
+    """Its first bytes come a round trip after it. 1,100 connections of one address, each with 3 kB and more to come,
+    had all such deliveries of others closed without an answer."""
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=100_000, read_seconds=10)
+    connections.most = 60
+    for _ in range(55):
+        work_off(arriving(connections, request(body=b"x" * 60_000)[:3_000], MANY))
+    clock.now += 0.15
+    new = HttpConnection(connections)
+    new.connection_made(transport(address=FEW))
+    if known:
+        connections.known_senders.add_accepted(MANY, new_content(100_000))
+    connections.end_oldest(3)
+    loop.close()
+    assert (new.state == "idle") is not known, "of a sender of genuine deliveries those with bytes stay"
+
+
 @pytest.mark.parametrize(("first", "then"), [(0, b""), (4, b""), (8_000, b""), (15_000, b"x")])
 def test_a_delivery_that_arrives_keeps_its_connection_while_others_send_too_little(
     clock: Clock, first: int, then: bytes
