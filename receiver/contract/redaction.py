@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from json import JSONDecoder
 from typing import Any
@@ -92,6 +92,17 @@ def _spans(text: str, at: int, wanted: list[_Wanted]) -> tuple[list[_Span], int]
         found += spans
         at, place = after_comma(text, end), place + 1
     return found, at + 1
+
+
+def without_values(document: Any, path: str) -> Any:
+    """A document that was read, with `null` in the place of the value at a path: as `redact` leaves a body."""
+    first, _, rest = path.partition(".")
+    if isinstance(document, Mapping) and first in document:
+        return {**document, first: without_values(document[first], rest) if rest else None}
+    if isinstance(document, list):
+        places = ((_is_place(first, place), item) for place, item in enumerate(document))
+        return [(without_values(item, rest) if rest else None) if found else item for found, item in places]
+    return document
 
 
 def _is_place(step: str, place: int) -> bool:

@@ -48,7 +48,7 @@ def has_infinite(value: Any) -> bool:
         return not math.isfinite(value)
     if is_dataclass(value):
         return any(has_infinite(getattr(value, one.name)) for one in fields(value))
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return any(map(has_infinite, inner))
 
 
@@ -56,7 +56,7 @@ def digest(value: Any, *, without: Sequence[str] = ()) -> str:
     """A digest of a document as `loads` returns it: the same for two documents that are equal as JSON.
 
     The order of keys and the way a number is written do not count (`1.50` is `1.5`); all else does. `without` are paths
-    that are left out, such as `updated_at`, `meta.updated_at`, `lines.*.updated_at` and `lines.0.email`.
+    that are left out, such as `updated_at`, `meta.updated_at` and `lines.*.updated_at`.
     """
     text = json.dumps(_comparable(value, [tuple(path.split(".")) for path in without]), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -68,7 +68,7 @@ def _comparable(value: Any, without: list[tuple[str, ...]]) -> Any:
         left = {name: item for name, item in value.items() if (name,) not in without and ("*",) not in without}
         return {name: _comparable(item, _below(without, name)) for name, item in left.items()}
     if isinstance(value, list):
-        return [_comparable(item, _below(without, str(place))) for place, item in enumerate(value)]
+        return [_comparable(item, _below(without, "*")) for item in value]
     if value is None or isinstance(value, bool):
         return value
     return f"text {value}" if isinstance(value, str) else f"number {_plain_number(value)}"

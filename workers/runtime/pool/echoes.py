@@ -12,6 +12,8 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from redis import Redis
@@ -20,6 +22,7 @@ from redis.exceptions import RedisError
 from receiver import logs
 from receiver.config import Config
 from receiver.contract.event import Event
+from receiver.contract.redaction import without_values
 from receiver.contract.topics import matches
 from receiver.inbox import Run
 from receiver.inbox.outcomes import Ending, RunResult
@@ -122,6 +125,8 @@ class Echoes:
         from workers.storeapi.writes import echo_digests
 
         is_same = (write.kind, write.resource_id) == (_kind(event), event.resource_id)
+        # An answer has the fields that `[redact]` removes from events.
+        write = replace(write, shown=reduce(without_values, self._config.redact.paths, write.shown))
         return echo_digests(write, _exact_data(event) if is_same else None, self._volatile(event.store))
 
     def _listens(self, run: Run, kind: str) -> bool:
@@ -131,9 +136,8 @@ class Echoes:
         return any(matches(topic.partition(".")[0], kind) for topic in topics)
 
     def _volatile(self, store: str) -> tuple[str, ...]:
-        """The fields that are not compared. Those that `[redact]` removes from events are in the store's answers."""
         settings = self._config.stores.get(store)
-        return (*(settings.volatile_fields if settings else ()), *self._config.redact.paths)
+        return settings.volatile_fields if settings else ()
 
 
 def _plugin(handler: str) -> str:

@@ -150,3 +150,16 @@ def test_redis_is_not_asked_about_a_store_without_an_api(system: System, config:
 
     assert questions(config) == 1
     assert questions(system.config) == 0
+
+
+def test_an_edit_beside_a_write_without_effect_is_run_although_redacted_fields_differ(
+    config: Config, redis: Redis
+) -> None:
+    """The answer has the address, the event has none: that is no effect of the write."""
+    redacted = config.model_copy(update={"redact": config.redact.model_copy(update={"paths": ("maker.email",)})})
+    child = ChildProcess(redacted, redis)
+    before = {**MUG, "maker": {"name": "Ann", "email": None}, "note": "a"}
+    edited = {**before, "note": "b"}
+    assert child.judge(child.run(before)) is None
+    child.write({**edited, "maker": {"name": "Ann", "email": "ann@example.com"}}, maker={"name": "Ann"})
+    assert child.judge(child.run(edited)) is None, "a person has changed the note"
