@@ -50,7 +50,7 @@ class OtherCounts:
     """What other data has counted beyond the events that are imported from it."""
 
     stores: Sequence[tuple[str, int, int]]
-    """Stores, each with the events that were accepted, and the failures among them that are no longer stored."""
+    """Stores, each with the events that were accepted, and a number that only version 0.1 reads."""
     counters: Mapping[str, int]
     names: Mapping[str, Mapping[str, tuple[int, int]]]
     """By store: the event names that it has sent, how often, and when last (ms)."""

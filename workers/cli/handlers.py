@@ -78,7 +78,7 @@ def list_handlers(json_: bool = False) -> None:
         output.echo("no handlers: no plugin is installed, and [workers] plugins is empty")
     _show_warnings(config, found, left_out)
     _show_differences(rows)
-    _show_busy(live, [one for one in (*found, *others) if live.state_of(one) == "busy"])
+    _show_busy(live, (*found, *others))
     _show_absent(live.absent, here)
     _show_not_loaded([one["handler"] for one in rows if one["state"] == "not loaded"], live.absent)
     _show_next(config, found, rows)
@@ -186,13 +186,13 @@ def _show_differences(rows: Sequence[Mapping[str, Any]]) -> None:
             output.line(f"  {RELOAD}", whole=True)
 
 
-def _show_busy(live: _LiveState, busy: Sequence[Declaration]) -> None:
-    for one in busy:
-        limit = one.details.get("limit")
-        until = f"is busy until {live.busy_until(one):%H:%M:%S} UTC{f' by [limits.{limit}]' if limit else ''}"
-        output.echo()
-        output.line(output.text(one.handler, "bold"), f" {until}; its runs wait")
-        output.line(f"  {output.our_name()} handlers resume {one.handler}  lets them begin now", whole=True)
+def _show_busy(live: _LiveState, handlers: Sequence[Declaration]) -> None:
+    for one in handlers:
+        if live.state_of(one) == "busy" and (until := live.busy_until(one)):
+            by = f" by [limits.{limit}]" if (limit := one.details.get("limit")) else ""
+            output.echo()
+            output.line(output.text(one.handler, "bold"), f" is busy until {output.clock(until)}{by}; its runs wait")
+            output.line(f"  {output.our_name()} handlers resume {one.handler}  lets them begin now", whole=True)
 
 
 def _show_next(config: Config, found: list[Declaration], rows: Sequence[Mapping[str, Any]]) -> None:

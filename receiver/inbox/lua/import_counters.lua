@@ -1,7 +1,7 @@
 #!lua
 -- import_counters: add what other data has counted beyond the events that were imported from it, each unit once. `imported` has what
 -- was added already.
--- ARGV  1 the id of that data  2 JSON: `stores`, a list of {store, accepted there, failures of these that are no longer stored};
+-- ARGV  1 the id of that data  2 JSON: `stores`, a list of {store, accepted there};
 --       `counters`, name -> number; `names`, store -> event name -> {how often, when last (ms)}
 local function add(name, many)
   if many <= 0 then return end
@@ -11,14 +11,11 @@ end
 
 local function added(name) return tonumber(redis.call('HGET', P .. 'imported', ARGV[1] .. '|' .. name) or 0) end
 
--- Events that the other data has counted and no longer stored: settled, or failures that were removed by age.
-local function add_past(store, accepted, failed)
+-- Events that the other data has counted and no longer stored: they were settled, or were failures that retention removed.
+local function add_past(store, accepted)
   local more = accepted - added('accepted|' .. store)
-  local failures = math.min(more, failed - added('failed|' .. store))
-  if more <= 0 then return end
   add('accepted|' .. store, more)
-  add('failed|' .. store, failures)
-  add('settled|' .. store, more - math.max(failures, 0))
+  add('settled|' .. store, more)
 end
 
 -- Event names that a store has sent: the larger of both numbers, so that a repetition changes nothing.
@@ -31,7 +28,7 @@ end
 return function()
   require_format()
   local given = cjson.decode(ARGV[2])
-  for _, one in ipairs(given.stores) do add_past(one[1], one[2], one[3]) end
+  for _, one in ipairs(given.stores) do add_past(one[1], one[2]) end
   for name, value in pairs(given.counters) do add(name, value - added(name)) end
   for store, names in pairs(given.names) do
     for name, seen in pairs(names) do add_name(P .. 't:' .. store, name, seen[1], seen[2]) end

@@ -11,13 +11,16 @@
 -- bulk action was not taken
 local urgent, reopened -- whether they are urgent; the order keys of those that are ordered
 
--- Whether it waits already: it is leased, held or ready. One that is ready, but waits because its handler is paused, is
--- replayed if that changes it: an urgent replay lets it begin, and a retry that was due gets all its attempts again.
+local WAITING = { ready = true, held = true, later = true }
+
+-- Whether it waits already: it is leased, held, queued or ready. One that is ready, but waits because its handler is paused, is
+-- replayed if that changes it: an urgent replay lets it begin, and a retry that was due gets all its attempts again. So does a
+-- retry that is queued.
 local function is_open(run, handler)
   if run.state == 'ready' then
     return run.urgent or not (urgent or run.attempts > 0) or not is_paused('handler:' .. handler)
   end
-  return run.state == 'leased' or run.state == 'held' or run.state == 'queued'
+  return run.state == 'leased' or run.state == 'held' or (run.state == 'queued' and run.attempts == 0)
 end
 
 -- The mark of a run that is reopened. One that was created before its handler was ordered gets a mark now.
@@ -41,12 +44,14 @@ local function queue_reopened(id, handler, mark, store)
   reopened[item_of(key, handler)] = { handler, mark, store, math.min(accepted, known and known[4] or accepted) }
 end
 
--- Queues the active run of a key, if it was accepted after this time and is due, but has not begun. Not a retry, nor one that a
--- person has let begin although its handler is paused, or that is repeated with what is merged into it after a loss.
+-- Queues the active run of a key, if it was accepted after this time and has not begun. Not one that a person has let begin
+-- although its handler is paused, or that is repeated with what is merged into it after a loss; and a retry, or one that is not
+-- due, only for one that is urgent.
 local function queue_if_newer(id, handler, mark, store, accepted)
   local run = id ~= '' and not string.find(id, ' ') and accepted_at(id) > accepted and read_run(id, handler)
-  if not run or run.attempts > 0 or run.urgent or (run.losses > 0 and is_merging(mark)) then return end
-  if run.state ~= 'ready' and run.state ~= 'held' then return end
+  if not run or run.urgent or (run.losses > 0 and is_merging(mark)) then return end
+  local is_next = (run.state == 'ready' or run.state == 'held') and run.attempts == 0
+  if not is_next and not (urgent and WAITING[run.state]) then return end
   if redis.pcall('ZREM', set_of(run.state, handler, store), item_of(id, handler)) ~= 1 then return end -- it is damaged
   run.state = 'queued'
   write_run(id, handler, run)
@@ -74,10 +79,10 @@ local function reopen(item, queue, which, order)
   if run and is_open(run, handler) then return 'open' end
   if redis.call('HEXISTS', e, 'erased') == 1 then return 'erased' end
   if redis.call('EXISTS', P .. 'b:' .. id) == 0 then return 'no-body' end
-  local waits = run and (run.state == 'later' or run.state == 'ready')
+  local waits = run and (run.state == 'later' or run.state == 'ready' or run.state == 'queued')
   if which == 'failed' and not waits and run.state ~= 'failed' then return 'changed' end -- replayed or dropped by another
   if waits or (run and run.state == 'failed') then
-    redis.call('ZREM', set_of(run.state, handler, store), item)
+    redis.call('ZREM', set_of(run.state, handler, store, read_mark(id, handler)), item)
     leave_group(id, handler, store)
   end
   if run and run.state == 'failed' then redis.call('HINCRBY', e, 'bad', -1) end

@@ -327,6 +327,25 @@ def test_a_due_retry_that_is_replayed_with_an_older_failure_has_all_its_attempts
         finish(ordered, run, OutcomeKind.DONE)
 
 
+@pytest.mark.parametrize("due", [True, False])
+def test_a_failure_is_tried_before_the_resume_although_a_retry_of_its_key_waits(ordered: System, due: bool) -> None:
+    accept_and_route(ordered, "a", "b")
+    finish(ordered, claim(ordered)[0], OutcomeKind.FAILED)
+    finish(ordered, claim(ordered)[0], OutcomeKind.RETRY, delay=0.001 if due else 60.0)
+    ordered.administration.pause(handler=PUSH)
+    eventually(lambda: (ordered.housekeeping.tick(), states(ordered, "b") == ["ready" if due else "later"])[1])
+    assert ordered.administration.reopen([f"a|{PUSH}"], {}, urgent=True) == ["although-paused"]
+    (tried,) = claim(ordered)
+    assert tried.stored.id == "a"
+    assert ordered.administration.reopen([f"b|{PUSH}"], {}) == ["handler-paused"], "with all its attempts again"
+    finish(ordered, tried, OutcomeKind.DONE)
+    ordered.administration.resume(handler=PUSH)
+    (retried,) = claim(ordered)
+    assert (retried.stored.id, retried.attempts) == ("b", 0)
+    finish(ordered, retried, OutcomeKind.DONE)
+    assert ordered.identity_holds()
+
+
 def test_an_older_run_keeps_its_place_in_the_lane_when_a_newer_failure_is_replayed(ordered: System) -> None:
     accept_and_route(ordered, "a", "b")
     first, second = claim(ordered, 2)

@@ -150,17 +150,11 @@ class DataExporter:
             writer.add(export_file.value_line(value))
         writer.end_part()
         stores = sorted({name.partition("|")[2] for name in self._counters} - {""})
-        missing = [
-            (store, self._counters.get(f"accepted|{store}", 0), self._failures_gone(store))
-            for store in stores
-            if f"accepted|{store}" in self._counters
+        accepted = [
+            (store, many, 0) for store in stores if (many := self._counters.get(f"accepted|{store}")) is not None
         ]
         other = {name: n for name, n in self._counters.items() if name.partition("|")[0] not in EVENT_COUNTERS}
-        writer.add({"counts": asdict(OtherCounts(missing, other, self._transfer.names(stores)))})
-
-    def _failures_gone(self, store: str) -> int:
-        """Failures that were counted, and are no longer stored: retention has removed them."""
-        return max(0, self._counters.get(f"failed|{store}", 0) - self._states[store, EventStatus.FAILED])
+        writer.add({"counts": asdict(OtherCounts(accepted, other, self._transfer.names(stores)))})
 
     def _total(self, state: str) -> int:
         return sum(many for (_, its), many in self._states.items() if its == state)

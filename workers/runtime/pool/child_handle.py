@@ -189,7 +189,8 @@ class ChildHandle:
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         if self.batch:
-            ended.append((self.batch.popleft(), _result_of_death(self._end_reason, code, self._failure)))
+            run = self.batch.popleft()
+            ended.append((run, _result_of_death(run.handler, self._end_reason, code, self._failure)))
         if self._end_reason != RECYCLED:
             log.info("child process ended", pid=self.pid, why=self._end_reason or describe_exit(code))
         returned.extend(self.batch)
@@ -261,16 +262,14 @@ def _serve_and_exit(
         os._exit(code)
 
 
-def _result_of_death(reason: str, code: int, failure: RunResult | None) -> RunResult:
+def _result_of_death(handler: str, reason: str, code: int, failure: RunResult | None) -> RunResult:
     """A kill by the worker because of a lost lease, or to stop, burns no attempt; any other death does. A death in the
     plugin's function for failures is not the handler's: its run has failed already."""
-    if isinstance(reason, Ending):
-        return RunResult(reason, {})
     why = reason or f"its process {describe_exit(code)}"
-    if failure is None:
-        return RunResult(Ending.DIED, {"error": why})
-    log.warning("the function of @router.failed did not return", why=why)
-    return failure
+    if failure is not None and reason != Ending.LOST:
+        log.warning("the function of @router.failed did not return", handler=handler, why=why)
+        return failure
+    return RunResult(reason, {}) if isinstance(reason, Ending) else RunResult(Ending.DIED, {"error": why})
 
 
 # The messages

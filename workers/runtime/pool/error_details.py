@@ -23,7 +23,7 @@ def describe_error(
     `packages` are the top-level packages of the plugin's own code, `known` values of the event. The texts of its
     payload are replaced by their paths: failures are stored longer than bodies.
     """
-    frame, line = _innermost_frame(error, packages)
+    frame, number = _innermost_frame(error, packages)
     text = text_of(error, lambda one: "".join(traceback.format_exception(one))).encode("utf-8", "replace").decode()
     kind, message = type(error).__name__, text_of(error)
     function = frame.f_code.co_qualname if frame else ""
@@ -35,7 +35,7 @@ def describe_error(
         "error": line,
         "traceback": text,
         "group": group_id(handler, kind, message, function=function, known=known),
-        "at": f"{frame.f_code.co_filename}:{line}" if frame else None,
+        "at": f"{frame.f_code.co_filename}:{number}" if frame else None,
     }
 
 
