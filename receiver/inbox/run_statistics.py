@@ -81,7 +81,8 @@ class RunStatistics:
         duration = waited = -1
         if ms is not None:
             duration = self._measured(run.handler, _DURATION, ms)
-        if not (run.attempts or run.losses or run.replays):
+        has_attempt = outcome.kind not in (OutcomeKind.BUSY, OutcomeKind.WAIT)
+        if has_attempt and not (run.attempts or run.losses or run.replays):
             waited = self._measured(run.handler, _WAITED, now - (ms or 0.0) - to_number(run.stored.values[_RECEIVED]))
         self._counts[_Ended(run.handler, outcome.kind, duration, waited)] += 1
 

@@ -73,8 +73,9 @@ def data_digest(data: Any, volatile: Sequence[str]) -> str:
 
 
 def echo_digests(write: Write, known: Any, volatile: Sequence[str]) -> tuple[str, str]:
-    """The digest that the echo of a write has, and that of what was sent, by which a repeated write is recognised. The
-    latter has a "!" before it if the answer shows more changes than that; it is empty if it shows none.
+    """The digest that the echo of a write has, and those of the names and the values of what was sent, by which a
+    repeated write is recognised. The latter have a "!" before them if the answer shows more changes than that;
+    they are empty if it shows none.
 
     The first is empty if an event with that data could as well be an outside change.
 
@@ -99,4 +100,5 @@ def echo_digests(write: Write, known: Any, volatile: Sequence[str]) -> tuple[str
     others_changed = digest != data_digest(expected, volatile)
     if others_changed and write.resent:
         return "", ""
-    return digest, ("!" if others_changed else "") + data_digest(write.sent, ())
+    names = data_digest(dict.fromkeys(write.sent), ())
+    return digest, f"{'!' if others_changed else ''}{names}.{data_digest(write.sent, ())}"

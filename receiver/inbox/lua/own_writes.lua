@@ -4,8 +4,9 @@
 --       begin: 3 the write's own name  4 the run that writes
 --       end:   3 and 4 as for begin, which is left out for a new resource  5 since when it was sent (ms ago)
 --              6 the action of its echo: created, updated  7 digest of the resource in the answer; "" if it is not shown
---              8 digest of what was sent, with a "!" before it if the answer shows more changes than that; "" if the
---              answer is what the run was called with, "?" if there was no answer
+--              8 digests of the names of the fields that were sent and of what was sent, with a "." in between, and a "!"
+--              before them if the answer shows more changes than that; "" if the answer is what the run was called with, "?"
+--              if there was no answer
 --       judge: 3 event  4 the action of its topic  5 digest of its data; "" if it cannot be read
 --              6 "drop" or "run": what the handler wants of an echo
 -- judge returns {"run"}, {"echo", the run that wrote}, {"wait", ms} (a write to the resource has no answer yet) or
@@ -92,16 +93,32 @@ local function arrival(id)
   return received and math.min(accepted, (received + CLOCK_MS) * 1000) or accepted
 end
 
+local function sent_by(one) return string.match(one.sent, '^!?(.*)$') end
+local function names_of(sent) return string.match(sent, '^[^.]*') end
+
+-- Whether another write came between two, and gave the same fields other values, as its answer shows.
+local function undone_between(first, write, before)
+  for _, one in ipairs(before) do
+    local is_between = one.begun_us >= (tonumber(first.ended) or math.huge) and (tonumber(one.ended) or math.huge) <= write.begun_us
+    local is_other = sent_by(one) ~= sent_by(write) and names_of(sent_by(one)) == names_of(sent_by(write))
+    if is_between and is_other and one.digest ~= '-' and one.digest ~= first.digest then return true end
+  end
+  return false
+end
+
 -- Whether a write may have changed nothing, because another one has sent the same, and others have changed the resource
 -- meanwhile. A store that sends no event for a write without effect then sends only theirs. A write without an answer
 -- may have sent the same.
 local function may_be_idle(write, before)
-  local more, sent = string.match(write.sent, '^(!?)(.*)$')
+  local sent = sent_by(write)
   if sent == '-' then return false end
+  local shows_more = sent ~= write.sent
   for _, one in ipairs(before) do
     local is_other = one.name ~= write.name and one.begun_us <= tonumber(write.ended)
-    local is_same = one.sent == '?' or string.match(one.sent, '^!?(.*)$') == sent
-    if is_other and is_same and (more == '!' or one.digest ~= write.digest) then return true end
+    local is_same = one.sent == '?' or sent_by(one) == sent
+    if is_other and is_same and (shows_more or one.digest ~= write.digest) and not undone_between(one, write, before) then
+      return true
+    end
   end
   return false
 end

@@ -126,6 +126,25 @@ def test_a_repeated_write_with_the_same_answer_has_an_echo_unless_others_have_ch
     assert plugin.handle("by-a-person", "blue") == RUN
 
 
+@pytest.mark.parametrize("first", ["!label.on", "?"])
+def test_a_write_that_is_repeated_after_another_has_undone_it_has_an_echo(plugin: Plugin, first: str) -> None:
+    """A plugin that switches something on and off; or one answer was lost, and all later writes were in doubt."""
+    plugin.write("" if first == "?" else "on", sent=first)
+    plugin.accept("first")
+    plugin.write("off", sent="!label.off")
+    plugin.handle("off", "off")
+    plugin.write("on", sent="!label.on")
+    assert plugin.handle("on", "on").word == "echo"
+
+
+@pytest.mark.parametrize(("digest", "sent"), [("cheap", "!price.1"), ("blue", "!label.off")])
+def test_a_write_to_other_fields_or_without_effect_undoes_nothing(plugin: Plugin, digest: str, sent: str) -> None:
+    plugin.write("blue", sent="!label.on")
+    plugin.write(digest, sent=sent)
+    plugin.write("large", sent="!label.on")
+    assert plugin.handle("by-a-person", "large") == RUN
+
+
 def test_a_plugin_with_several_writes_gets_no_echo_of_any(plugin: Plugin) -> None:
     plugin.write("blue")
     plugin.write("red")

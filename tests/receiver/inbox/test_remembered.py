@@ -171,13 +171,14 @@ def test_runs_are_counted_by_outcome_duration_and_waiting_time(system: System) -
         Outcome(first, OutcomeKind.DONE, {"ms": 3.0}),
         Outcome(replace(first, attempts=1), OutcomeKind.FAILED, {"ms": 3.5}),
         Outcome(replace(first, attempts=1), OutcomeKind.RETRY, {"error": "died"}),
+        Outcome(first, OutcomeKind.BUSY),
         Outcome(first, OutcomeKind.RELEASE),
     ):
         statistics.add(outcome, ended)
     statistics.flush()
     statistics.flush()
     found = runs_of(system.client, [HANDLER, "shop.other"], days=8)
-    assert found[HANDLER].outcomes == {"done": 2, "failed": 1, "retry": 1}
+    assert found[HANDLER].outcomes == {"done": 2, "failed": 1, "retry": 1, "busy": 1}
     assert found[HANDLER].durations == {10: 1, 12: 2}
     assert found[HANDLER].waiting == {20: 2}
     assert found[HANDLER].percentile(found[HANDLER].durations, 0.99) == 4.096
