@@ -38,7 +38,15 @@ COLLECT_AFTER = 20_000
 """Objects allocated between garbage collections. A request allocates a few hundred, and most are freed with it."""
 
 
+ENDING = (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT)
+
+
 class LoopWorker(Worker):
+    def init_signals(self) -> None:
+        """Called by gunicorn when a process has begun. Until then the master process has blocked these."""
+        super().init_signals()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
     def run(self) -> None:
         """Called by gunicorn when the app is loaded. What is loaded now stays, and need not be scanned for garbage."""
         gc.collect()

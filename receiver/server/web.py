@@ -32,7 +32,7 @@ from receiver.process.earlier_data import require_no_earlier_data
 from receiver.process.process_files import hold
 from receiver.process.service_manager import ServiceManager
 from receiver.process.start_checks import prepare_data_dir, require_free_port
-from receiver.server.loop_worker import LoopWorker
+from receiver.server.loop_worker import ENDING, LoopWorker
 from receiver.spool import EVENTS_FORMAT, REFUSED_FILE, REFUSED_FORMAT, check_format, events_files
 
 PR_SET_PDEATHSIG = 1
@@ -44,6 +44,14 @@ TEMPORARY = ("/dev/shm", "/tmp")  # noqa: S108  gunicorn creates an unnamed file
 
 class Master(Arbiter):
     """gunicorn's master process. It ends workers that hang, so while its loop runs the service is alive."""
+
+    def spawn_worker(self) -> int:
+        """A signal that comes before the worker handles it waits, or it would go on until it is killed."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            return int(super().spawn_worker())
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
     def start(self) -> None:
         super().start()

@@ -146,7 +146,7 @@ def test_hup_at_any_moment_of_a_start_is_one_reload_after_it(
     eventually(lambda: children_of(process.pid))
     assert process.alive
     assert "killed by SIGHUP" not in process.output()
-    process.stop(within=45)  # gunicorn first waits 8 s for a web process that was asked to end before it could listen
+    process.stop(within=45)
 
 
 SLOW_WEB = """
@@ -154,22 +154,24 @@ import sys, time
 from pathlib import Path
 from receiver.server import web
 
-start, folder = web.start_pipeline, Path(sys.argv.pop(1))
+folder, step = Path(sys.argv.pop(1)), sys.argv.pop(1)
+do_step = getattr(web, step)
 
 def slow(config):
     (folder / "loading").touch()
     while not (folder / "go").exists():
         time.sleep(0.01)
-    return start(config)
+    return do_step(config)
 
-web.start_pipeline = slow
+setattr(web, step, slow)
 web.main()
 """
 
 
-def test_a_web_process_that_is_asked_to_end_while_it_loads_ends_when_it_has(system: System) -> None:
+@pytest.mark.parametrize("step", ["begin_worker", "start_pipeline"])
+def test_a_web_process_that_is_asked_to_end_while_it_loads_ends_when_it_has(system: System, step: str) -> None:
     """It went on to listen, and was killed 8 s later with what it served."""
-    command = [sys.executable, "-c", SLOW_WEB, str(system.folder), "--config", str(system.config_file)]
+    command = [sys.executable, "-c", SLOW_WEB, str(system.folder), step, "--config", str(system.config_file)]
     web = Process(command, log=system.folder / "web.log")
     system.processes.append(web)
     eventually((system.folder / "loading").exists)
