@@ -13,6 +13,7 @@ from itertools import pairwise
 import pytest
 
 from receiver.inbox import Limit, Outcome, Run, keys
+from receiver.inbox.queries.handlers import HandlerQueries
 from tests.receiver.inbox.test_inbox import claim_one, lapse, route
 from tests.support.harness import System, eventually
 
@@ -160,9 +161,9 @@ def test_a_limit_of_two_leases_two_and_a_finished_run_frees_its_slot(system: Sys
 
     (first,), (second,) = claim_slot(system, many=1), claim_slot(system, many=1)
     assert claim_slot(system) == []
-    assert system.ledger.slots_taken("erp") == 2
+    assert HandlerQueries(system.client).slots_taken("erp") == 2
     system.inbox.finish([Outcome(first, "done")])
-    assert system.ledger.slots_taken("erp") == 1
+    assert HandlerQueries(system.client).slots_taken("erp") == 1
     (third,) = claim_slot(system, many=1)
     assert third != second
 
