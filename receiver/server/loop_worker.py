@@ -36,8 +36,6 @@ CHECK_EVERY = 0.05
 NOTIFY_EVERY = 1.0
 COLLECT_AFTER = 20_000
 """Objects allocated between garbage collections. A request allocates a few hundred, and most are freed with it."""
-
-
 ENDING = (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT)
 
 

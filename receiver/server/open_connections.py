@@ -44,8 +44,9 @@ class OpenConnections(ConnectionGroup):
         """End the oldest connections for this number of new ones, less those that are closing. While none is closing
         and none may end, it is crowded."""
         closing = sum(one.state == "closing" for one in self.all)
-        ended = self.end_oldest(count - closing)
-        ended += self.end_of_crowds(count - closing - ended)
+        ended = self.end_oldest(count - closing) if closing < count else 0
+        if closing + ended < count:
+            ended += self.end_of_crowds(count - closing - ended)
         self.crowded = not (closing + ended)
 
     def end_oldest(self, count: int) -> int:
@@ -56,7 +57,7 @@ class OpenConnections(ConnectionGroup):
         waiting = [one for one in self.all if one.state in ("idle", "receiving", "lingering") and may_be_late(one)]
         burdens = {one for one in waiting if one.state == "lingering" or is_costly(one)}
         ahead = ahead_of_a_flood(waiting, self.most)
-        crowds, now = {one for one, _ in self._crowds() if not self._has_balance(one)}, monotonic()
+        crowds, now = {one for one in self._crowds() if not self._has_balance(one)}, monotonic()
 
         def place(one: HttpConnection) -> tuple[bool, bool, bool, int, float]:
             is_behind = one.waiting_since <= now
@@ -82,7 +83,7 @@ class OpenConnections(ConnectionGroup):
         one with most first, until there are as many. With a balance, it loses only what is no delivery, and without one
         no delivery that was verified, unless these wait for long."""
         now, ended = monotonic(), 0
-        for sender, _ in self._crowds():
+        for sender in self._crowds():
             if ended >= count:
                 break
             has_balance = self._has_balance(sender)
@@ -94,10 +95,10 @@ class OpenConnections(ConnectionGroup):
                     ended += 1
         return ended
 
-    def _crowds(self) -> list[tuple[str, int]]:
+    def _crowds(self) -> list[str]:
         """The senders that have many places, the one with most first."""
         senders = Counter(one.sender for one in self.all).most_common()
-        return [one for one in senders if one[1] > CROWD_PLACES]
+        return [sender for sender, places in senders if places > CROWD_PLACES]
 
     def _has_balance(self, sender: str) -> bool:
         return not sender or self.known_senders.balance(sender) > 0

@@ -48,14 +48,15 @@ end
 -- although its handler is paused, or that is repeated with what is merged into it after a loss; and a retry, or one that is not
 -- due, only for one that is urgent.
 local function queue_if_newer(id, handler, mark, store, accepted)
-  local run = id ~= '' and not string.find(id, ' ') and accepted_at(id) > accepted and read_run(id, handler)
+  local own = id ~= '' and accepted_at(id) or 0 -- of several, which one claim has leased, there is no such time
+  local run = own > accepted and read_run(id, handler)
   if not run or run.urgent or (run.losses > 0 and is_merging(mark)) then return end
   local is_next = (run.state == 'ready' or run.state == 'held') and run.attempts == 0
   if not is_next and not (urgent and WAITING[run.state]) then return end
   if redis.pcall('ZREM', set_of(run.state, handler, store), item_of(id, handler)) ~= 1 then return end -- it is damaged
   run.state = 'queued'
   write_run(id, handler, run)
-  add_to_queue(id, handler, mark, accepted_at(id))
+  add_to_queue(id, handler, mark, own)
   set_active(handler, key_in(mark), '')
 end
 
