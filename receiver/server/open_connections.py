@@ -51,17 +51,17 @@ class OpenConnections(ConnectionGroup):
 
     def end_oldest(self, count: int) -> int:
         """End connections for new ones, at most this number, and return how many: first those that linger or take long
-        to read, then those that are behind, then the others; of each, senders with many places that have no balance
-        before others, and those that have waited for their sender longest. Any other request that has arrived is
+        to read, then those that are behind, then the others; of each, senders with many places before others, those
+        without a balance first, and those that have waited for their sender longest. Any other request that has arrived is
         answered, also if the loop has not received it yet, unless its sender was too slow before."""
         waiting = [one for one in self.all if one.state in ("idle", "receiving", "lingering") and may_be_late(one)]
         burdens = {one for one in waiting if one.state == "lingering" or is_costly(one)}
         ahead = ahead_of_a_flood(waiting, self.most)
-        crowds, now = {one for one in self._crowds() if not self._has_balance(one)}, monotonic()
+        crowds, now = {one: self._has_balance(one) for one in self._crowds() if one}, monotonic()
 
-        def place(one: HttpConnection) -> tuple[bool, bool, bool, int, float]:
-            is_behind = one.waiting_since <= now
-            return one not in burdens, not is_behind, one.sender not in crowds, ahead.get(one, 0), one.waiting_since
+        def place(one: HttpConnection) -> tuple[bool, bool, int, int, float]:
+            is_behind, crowd = one.waiting_since <= now, crowds.get(one.sender, 2)
+            return one not in burdens, not is_behind, crowd, ahead.get(one, 0), one.waiting_since
 
         waiting.sort(key=place)
         ended, stays = 0, inf

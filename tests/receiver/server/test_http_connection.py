@@ -166,7 +166,8 @@ class Clock:
 @pytest.mark.parametrize("known", [False, True])
 def test_a_new_connection_stays_while_a_sender_with_many_sends_evenly(clock: Clock, known: bool) -> None:
     """Its first bytes come a round trip after it. 1,100 connections of one address, each with 3 kB and more to come,
-    had all such deliveries of others closed without an answer."""
+    had all such deliveries of others closed without an answer: at first those of any address, then those of one store's
+    own sender."""
     loop = asyncio.new_event_loop()
     connections = OpenConnections(Turns(loop), lambda *_: None, max_body=100_000, read_seconds=10)
     connections.most = 60
@@ -179,7 +180,22 @@ def test_a_new_connection_stays_while_a_sender_with_many_sends_evenly(clock: Clo
         connections.known_senders.add_accepted(MANY, new_content(100_000))
     connections.end_oldest(3)
     loop.close()
-    assert (new.state == "idle") is not known, "of a sender of genuine deliveries those with bytes stay"
+    assert new.state == "idle"
+
+
+def test_of_two_senders_with_many_connections_the_one_that_has_a_balance_keeps_them(clock: Clock) -> None:
+    loop = asyncio.new_event_loop()
+    connections = OpenConnections(Turns(loop), lambda *_: None, max_body=100_000, read_seconds=10)
+    known = [arriving(connections, request(body=b"x" * 60_000)[:3_000], FEW) for _ in range(55)]
+    others = [arriving(connections, request(body=b"x" * 60_000)[:3_000], MANY) for _ in range(55)]
+    connections.known_senders.add_accepted(FEW, new_content(100_000))
+    for one in known + others:
+        work_off(one)
+        clock.now += 0.001
+    assert connections.end_oldest(55) == 55
+    loop.close()
+    assert {one.state for one in known} == {"receiving"}
+    assert {one.state for one in others} == {"lingering"}
 
 
 @pytest.mark.parametrize(("first", "then"), [(0, b""), (4, b""), (8_000, b""), (15_000, b"x")])
