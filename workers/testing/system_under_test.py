@@ -86,7 +86,7 @@ class SystemUnderTest:
     ) -> SentEvent:
         """Sign an event as the store would, post it to the receiver, and wait until it is settled or has failed.
 
-        With `wait=("open",)` it returns as soon as the event is routed, while delayed runs still wait.
+        With `wait=("open",)` it returns as soon as the event is routed, also while runs wait.
         """
         import httpx2
 
@@ -114,8 +114,9 @@ class SystemUnderTest:
 
         def routed_record() -> EventRecord | None:
             record = self.local_system.events.event(event)
-            routed = record is not None and (record.runs or record.summary.status != EventStatus.OPEN)
-            return record if record and routed and record.summary.status in statuses else None
+            if record is None or not (record.runs or record.summary.status != EventStatus.OPEN):
+                return None
+            return record if EventStatus.OPEN in statuses or record.summary.status in statuses else None
 
         return wait_until(routed_record, what=f"the event is {' or '.join(statuses)}", within=SETTLES_WITHIN)
 

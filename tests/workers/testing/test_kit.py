@@ -150,6 +150,8 @@ def test_three_lines(system, store):
     assert (system.files / "points.txt").read_text() == "7\\n"
     assert system.send("order.paid", {"id": 7}, delivery_id="a", wait=("open",)).answer == "accepted"
     assert system.send("order.paid", {"id": 7}, delivery_id="a", wait=("open",)).answer == "duplicate"
+    settled = system.send("product.created", wait=("settled",), delivery_id="b")
+    assert system.send("product.created", wait=("open",), delivery_id="b").id == settled.id
 
 def test_the_store_is_reset(store, make_context, make_event):
     assert store.records("customer")[0]["metadata"] == {}
