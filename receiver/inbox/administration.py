@@ -199,7 +199,7 @@ class Administration(ServerUser):
     def is_busy(self, handler: str) -> bool:
         """Whether a handler has closed the limit of this one, or itself, by Busy."""
         limit: Any = self.client.hget(keys.LIMITS, handler)
-        return bool(self.client.hexists(keys.BUSY, as_text(limit) if limit else f"h:{handler}"))
+        return bool(self.client.hexists(keys.BUSY, keys.busy_field(handler, as_text(limit or b""))))
 
     def paused(self) -> set[str]:
         """Paused handlers and stores: "handler:NAME", "store:NAME"."""

@@ -319,6 +319,11 @@ def rq_workers(queue: str) -> str:
     return f"rq:workers:{rq_queue(queue)}"
 
 
+def busy_field(handler: str, limit: str = "") -> str:
+    """What Busy closes: the limit of the handler, or the handler itself if it has none."""
+    return limit or f"h:{handler}"
+
+
 def index_of(store: str) -> str:
     return f"{INDEX}:{store}"
 

@@ -52,8 +52,8 @@ class OpenConnections(ConnectionGroup):
     def end_oldest(self, count: int) -> int:
         """End connections for new ones, at most this number, and return how many: first those that linger or take long
         to read, then those that are behind, then the others; of each, senders with many places before others, those
-        without a balance first, and those that have waited for their sender longest. Any other request that has arrived is
-        answered, also if the loop has not received it yet, unless its sender was too slow before."""
+        without a balance first, and those that have waited for their sender longest. Any other request that has
+        arrived is answered, also if the loop has not received it yet, unless its sender was too slow before."""
         waiting = [one for one in self.all if one.state in ("idle", "receiving", "lingering") and may_be_late(one)]
         burdens = {one for one in waiting if one.state == "lingering" or is_costly(one)}
         ahead = ahead_of_a_flood(waiting, self.most)

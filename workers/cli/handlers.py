@@ -14,7 +14,7 @@ from receiver.config import Config
 from receiver.contract.diagnosis.formatting import counted, waits
 from receiver.contract.errors import ServerUnusable
 from receiver.contract.topics import matches
-from receiver.inbox import Administration, Declaration, Inbox
+from receiver.inbox import Administration, Declaration, Inbox, keys
 from receiver.inbox.queries.handlers import AbsentHandler, HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
 from workers.cli import output
@@ -144,7 +144,7 @@ class _LiveState:
         return "busy" if self.busy_until(one) else "on"
 
     def busy_until(self, one: Declaration) -> datetime | None:
-        return self.busy.get(one.details.get("limit") or f"h:{one.handler}")
+        return self.busy.get(keys.busy_field(one.handler, one.details.get("limit", "")))
 
 
 def _live_state(config: Config) -> _LiveState:

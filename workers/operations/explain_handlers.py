@@ -160,8 +160,8 @@ def _absent(facts: RoutingFacts, name: str) -> HandlerExplanation:
 
 def _limited(facts: RoutingFacts, name: str) -> HandlerExplanation:
     """Its limit is closed or full, its plugin is broken on disk, or every worker is busy."""
-    limit = facts.declared[name].details.get("limit")
-    if until := facts.busy.get(limit or f"h:{name}"):
+    limit = facts.declared[name].details.get("limit", "")
+    if until := facts.busy.get(keys.busy_field(name, limit)):
         why = f"{limit or 'the handler'} is busy until {until:%H:%M:%S} UTC"
         return HandlerExplanation(name, False, "limit", why, f"storehooks handlers resume {name}, to begin before")
     if limit in facts.full:

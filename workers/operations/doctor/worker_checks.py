@@ -302,7 +302,9 @@ def check_open_issues(facts: Facts) -> Iterator[Finding]:
 def _closed_limits(facts: Facts, inbox: InboxFacts) -> Iterator[Finding]:
     """Limits, or handlers without one, that a handler's Busy has closed for longer than a short while."""
     for name, until in sorted(inbox.busy.items()):
-        using = [one.handler for one in inbox.declared if name in (one.details.get("limit"), f"h:{one.handler}")]
+        using = [
+            one.handler for one in inbox.declared if name == keys.busy_field(one.handler, one.details.get("limit", ""))
+        ]
         if using and until - facts.now > SHORT_BUSY:
             text = f"{some(using)}: Busy until {clock(until, facts.now)}; runs wait"
             yield warn("busy", text, fix=f"to let them begin now: storehooks handlers resume {using[0]}")
