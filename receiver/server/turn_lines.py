@@ -6,7 +6,7 @@ By sender too, because anyone may send a delivery again that was captured: many 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, Generic, TypeVar
 
 from receiver import logs
@@ -15,6 +15,8 @@ from receiver.delivery.answers import unavailable
 MOST_GONE = 50
 """From this number in a line on, those whose senders are gone leave it: nothing else would bound it, as they have no
 connection any more. They were not answered, so they are sent again."""
+MOST_BYTES = 64 << 20
+"""Of the requests that wait. A store may send them faster than they are stored, and 900 connections have 900 MB."""
 
 Item = TypeVar("Item", bound=tuple[Any, Any])
 """A connection, and what waits to be done for it."""
@@ -27,38 +29,55 @@ class TurnLines(Generic[Item]):
         """With `most`, only so many of one store wait. More would not be answered in time, and their connections would
         keep other senders out: they may not end meanwhile."""
         self._stores: OrderedDict[str, OrderedDict[str, deque[Item]]] = OrderedDict()
-        self._most, self._what = most, what
+        self._most, self._what, self._bytes = most, what, 0
         self._counted = logs.CountedLog(logs.get("receiver"))
 
     def __bool__(self) -> bool:
         return bool(self._stores)
 
     def add(self, store: str, sender: str, item: Item) -> None:
-        """If too many of the store wait then, the newest of the sender that has most is refused. What is of no store
-        has no limit."""
-        senders = self._stores.setdefault(store, OrderedDict())
-        line = senders.setdefault(sender, deque())
+        """If too many of the store wait then, the newest of the sender that has most is refused; what is of no store
+        has no such limit. If too many bytes wait, the newest of the store and sender that have most of them is."""
+        line = self._stores.setdefault(store, OrderedDict()).setdefault(sender, deque())
         while len(line) >= MOST_GONE and is_gone(line[0]):
-            line.popleft()
+            self._bytes -= bytes_in([line.popleft()])
         line.append(item)
+        self._bytes += bytes_in([item])
         if self._most and store and self.count(store) > self._most:
-            most = max(reversed(senders), key=lambda one: len(senders[one]))
-            connection, _ = senders[most].pop()
-            if not senders[most]:
-                del senders[most]
-            self._counted.add("deliveries answered 503", store=store, reason=f"too many of its {self._what} wait")
-            connection.answer(unavailable(f"Too many {self._what} of this store wait. Retry later."))
+            self._refuse_newest(store, len, f"{self._what} of this store")
+        elif self._bytes > MOST_BYTES:
+            most = max(self._stores, key=lambda one: sum(map(bytes_in, self._stores[one].values())))
+            self._refuse_newest(most, bytes_in, "large requests")
+
+    def _refuse_newest(self, store: str, measure: Callable[[deque[Item]], int], what: str) -> None:
+        senders = self._stores[store]
+        most = max(reversed(senders), key=lambda one: measure(senders[one]))
+        connection, _ = refused = senders[most].pop()
+        self._bytes -= bytes_in([refused])
+        if not senders[most]:
+            del senders[most]
+        if not senders:
+            del self._stores[store]
+        kind = "deliveries" if store else "requests"
+        self._counted.add(f"{kind} answered 503", store=store, reason=f"too many {what} wait")
+        connection.answer(unavailable(f"Too many {what} wait. Retry later."))
 
     def take(self) -> Item:
         """The next one. There must be one."""
-        return self.take_some(deque.popleft)
+        return self.take_some(lambda line: [line.popleft()])[0]
 
-    def take_some(self, take: Callable[[deque[Item]], Taken]) -> Taken:
+    def take_some(self, take: Callable[[deque[Item]], list[Item]]) -> list[Item]:
         """What `take` takes from the line of the sender whose turn it is."""
-        return _in_turn(self._stores, lambda senders: _in_turn(senders, take))
+        taken = _in_turn(self._stores, lambda senders: _in_turn(senders, take))
+        self._bytes -= bytes_in(taken)
+        return taken
 
     def count(self, store: str) -> int:
         return sum(map(len, self._stores[store].values())) if store in self._stores else 0
+
+
+def bytes_in(items: Iterable[tuple[Any, Any]]) -> int:
+    return sum(connection.request_bytes for connection, _ in items)
 
 
 def is_gone(item: tuple[Any, Any]) -> bool:

@@ -15,6 +15,7 @@ from receiver.spool.spooled_events import (
     EVENTS_FILE,
     EVENTS_FORMAT,
     FILE_NAME,
+    READ_BYTES,
     ROW,
     SpooledRow,
     Uptime,
@@ -99,8 +100,11 @@ class DamagedEvents:
         """The first rows after a number, of all stores."""
         start = bisect_right(self.numbers, after)
         wanted, found, now = self.numbers[start : start + limit], dict[int, SpooledRow](), read_uptime()
-        for number in wanted:
+        for place, number in enumerate(wanted, 1):
             found |= self._read(now, "number = ?", number)
+            if sum(row.size for row in found.values()) > READ_BYTES:
+                wanted = wanted[:place]
+                break
         for order in ("ASC", "DESC"):  # a damaged number next to a row hides it from a search, not from a walk
             missing = [number for number in wanted if number not in found]
             if missing:

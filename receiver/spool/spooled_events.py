@@ -24,6 +24,8 @@ from receiver.spool.database import DamagedFileError, Format, connect_read_only,
 EVENTS_FILE = "spool.sqlite3"
 FILE_NAME = re.compile(r"spool(?:-(\d+))?\.sqlite3")
 ROW = "number, store, boot, uptime, checksum, about, body"
+READ_BYTES = 2 << 20
+"""Of bodies that are read at once, and go to the inbox in one round trip: it accepts no other deliveries meanwhile."""
 ROW_COST = 150
 """Bytes that a spooled delivery takes in addition to its content: numbers, indexes."""
 SPARE_PAGES = 1024
@@ -75,6 +77,11 @@ class SpooledRow:
     def id(self) -> str:
         """The id of its event; empty where the row cannot be read."""
         return self.delivery.event.id if self.delivery else ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.delivery.event.body) if self.delivery else 0
 
     @property
     def key(self) -> RowKey:
@@ -201,7 +208,7 @@ class SpooledEvents:
         return fits
 
     def oldest(self, limit: int, *, after: int = 0, except_stores: Iterable[str] = ()) -> list[SpooledRow]:
-        """The first rows after a number, in order of arrival."""
+        """The first rows after a number, in order of arrival: at most this number, and READ_BYTES and one more."""
         excluded = list(except_stores)
         placeholders = ", ".join("?" * len(excluded))
         rows = self._db.execute(
@@ -209,8 +216,13 @@ class SpooledEvents:
             f"WHERE number > ? AND store NOT IN ({placeholders}) ORDER BY number LIMIT ?",
             (after, *excluded, limit),
         )
-        now = read_uptime()
-        found = [read_row(now, *row) for row in rows]
+        now, found, size = read_uptime(), list[SpooledRow](), 0
+        for row in rows:
+            found.append(read_row(now, *row))
+            size += found[-1].size
+            if size > READ_BYTES:
+                break
+        rows.close()
         numbers = [after, *(row.number for row in found)]
         if numbers != sorted(set(numbers)):
             raise DamagedFileError("its rows are not in order")

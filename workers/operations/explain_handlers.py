@@ -166,12 +166,16 @@ def _limited(facts: RoutingFacts, name: str) -> HandlerExplanation:
         return HandlerExplanation(name, False, "limit", why, f"storehooks handlers resume {name}, to begin before")
     if limit in facts.full:
         return HandlerExplanation(name, False, "limit", f"[limits.{limit}] has no free slot")
-    plugin = str(facts.declared[name].details.get("plugin"))
-    if faults := sorted(fault for one, fault in facts.plugin_faults if one == plugin):
-        why = f"ready; a worker cannot load the plugin {plugin} any more: {'; '.join(faults)}"
-        return HandlerExplanation(name, False, RunStatus.WAITING, why, "storehooks doctor")
+    if fault := _fault_of_plugin(facts, name):
+        return HandlerExplanation(name, False, RunStatus.WAITING, f"ready; {fault}", "storehooks doctor")
     why = f"ready; waiting for a worker, or for the rate of [limits.{limit}]" if limit in facts.paced else ""
     return HandlerExplanation(name, False, RunStatus.WAITING, why or "ready; waiting for a worker", "storehooks stats")
+
+
+def _fault_of_plugin(facts: RoutingFacts, name: str) -> str:
+    plugin = str(facts.declared[name].details.get("plugin"))
+    faults = sorted(fault for one, fault in facts.plugin_faults if one == plugin)
+    return f"a worker cannot load the plugin {plugin} any more: {'; '.join(faults)}" if faults else ""
 
 
 def _without_run(facts: RoutingFacts, name: str) -> HandlerExplanation:
@@ -201,8 +205,9 @@ def _missed(facts: RoutingFacts, name: str) -> HandlerExplanation:
         why = "this config loads it, but no worker has loaded it"
         return HandlerExplanation(name, False, "not-loaded", why, START_OR_RELOAD)
     if not facts.event.runs and about.status == EventStatus.OPEN:
-        not_routed = HandlerExplanation(name, False, "not-routed", "the event is not routed yet", "storehooks stats")
-        return _store_paused(facts, name) or not_routed
+        fault = _fault_of_plugin(facts, name)
+        why, look = f"the event is not routed yet{'; ' * bool(fault)}{fault}", "doctor" if fault else "stats"
+        return _store_paused(facts, name) or HandlerExplanation(name, False, "not-routed", why, f"storehooks {look}")
     again = f"storehooks events replay {_id(facts)} --handler {name}"
     return HandlerExplanation(name, False, "added-later", "it did not exist when the event was routed", again)
 

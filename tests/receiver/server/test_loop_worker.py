@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from receiver.server.deliveries import GROUP_BYTES, MOST_BATCHES, Deliveries, ne
 from receiver.server.loop_worker import LoopWorker
 from receiver.server.open_connections import OpenConnections
 from receiver.server.request_reader import HttpRequest
-from receiver.server.turn_lines import MOST_GONE, TurnLines
+from receiver.server.turn_lines import MOST_BYTES, MOST_GONE, TurnLines
 from receiver.server.turns import Turns
 from receiver.spool import open_events
 from tests.support.bad_input import Corpus
@@ -180,12 +181,12 @@ def test_small_batches_of_a_store_do_not_wait_for_large_ones_of_another_one_by_o
     assert [len(next_group(by_store(), by_store(), large)) for _ in range(3)] == [1, 1, 1], "their bytes count too"
 
 
-CONNECTED = SimpleNamespace(state="served")
+CONNECTED = SimpleNamespace(state="served", request_bytes=1_000)
 
 
 def test_deliveries_of_senders_that_are_gone_do_not_wait_without_end(system: System) -> None:
     """Replays of a batch on connections that were reset filled the memory, and delayed others after the last."""
-    gone, one = SimpleNamespace(state="closing"), deliveries(system, 1)[0]
+    gone, one = SimpleNamespace(state="closing", request_bytes=1_000), deliveries(system, 1)[0]
     lines: TurnLines[tuple[SimpleNamespace, Delivery]] = TurnLines()
     for number in range(3 * MOST_GONE):
         lines.add("north", "192.0.2.66", (gone if number else CONNECTED, one))
@@ -218,8 +219,39 @@ def test_batches_that_are_sent_again_leave_places_for_others(system: System) -> 
         def answer(answer: Answer, sender: str = sender) -> None:
             answered.append((sender, answer.status))
 
-        admitting.serve(Mock(sender=sender, state="served", answer=answer), again)
+        admitting.serve(Mock(sender=sender, state="served", answer=answer, request_bytes=1_000), again)
     assert answered == [("192.0.2.66", 503)] * 53
+
+
+def test_large_deliveries_that_come_faster_than_they_are_stored_do_not_fill_the_memory(system: System) -> None:
+    """900 connections of a store with 990 kB each took 900 MB, beside a server that wrote slowly."""
+    one, answered = deliveries(system, 1)[0], list[tuple[str, int]]()
+    large = replace(one, event=replace(one.event, body=b"x" * 1_000_000))
+    other = replace(large, event=replace(large.event, store="south"))
+    admission, commit = Mock(answer=Mock(return_value=Answer(200, b""))), Mock(busy=True)
+    admitting = Deliveries(admission, commit, Mock(), Mock())
+    request = HttpRequest("POST", "/webhooks/north", 1, {"host": "a"}, b"{}", True)
+
+    def send(sender: str, delivery: Delivery) -> None:
+        admission.admit.return_value = delivery
+        connection = Mock(sender=sender, state="served", request_bytes=1_000_000)
+        connection.answer = lambda answer: answered.append((sender, answer.status))
+        admitting.serve(connection, request)
+
+    for _ in range(80):
+        send("192.0.2.66", large)
+    send("192.0.2.1", large)
+    send("192.0.2.2", other)
+    assert answered == [("192.0.2.66", 503)] * (82 - MOST_BYTES // 1_000_000)
+    commit.busy = False
+    commit.store.side_effect = lambda group, on_stored: on_stored([None] * len(group))
+    answered.clear()
+    admitting.store_next_group()
+    assert Counter(answered) == {("192.0.2.66", 200): 65, ("192.0.2.1", 200): 1, ("192.0.2.2", 200): 1}
+    commit.busy = True
+    for _ in range(MOST_BYTES // 1_000_000):
+        send("192.0.2.66", large)
+    assert len(answered) == 67, "what is stored does not count any more"
 
 
 def by_store(*waiting: Delivery, sender: str = "192.0.2.1") -> Any:

@@ -246,7 +246,7 @@ def test_senders_and_stores_take_turns_at_the_threads_of_flask(by: str) -> None:
     class Asking:
         def __init__(self, sender: str) -> None:
             self.sender = self.address = sender
-            self.state = "served"
+            self.state, self.request_bytes = "served", 1
 
         def answer(self, _: object) -> None:
             answered.append(self.address)
@@ -278,7 +278,7 @@ def test_a_long_batch_makes_its_sender_known_unless_it_is_repeated() -> None:
     async def send() -> list[int]:
         bridge, balances = FlaskBridge(app, asyncio.get_running_loop(), threads=1), []
         connection = SimpleNamespace(
-            sender=FEW, address=FEW, answer=answered.append, state="served", known_senders=known
+            sender=FEW, address=FEW, answer=answered.append, state="served", known_senders=known, request_bytes=70_000
         )
         for number in (1, 2):
             request = HttpRequest("POST", "/", 1, {"host": "a"}, b"x" * 70_000, True)
@@ -302,7 +302,7 @@ def test_a_sender_with_many_long_batches_of_a_store_has_none_of_anothers_refused
         return "done"
 
     class Sending:
-        state = "served"
+        state, request_bytes = "served", 1
 
         def __init__(self, sender: str) -> None:
             self.sender = self.address = sender
@@ -339,8 +339,8 @@ def test_long_batches_of_a_store_that_would_wait_too_long_are_refused_at_once() 
 
     async def send() -> None:
         bridge = FlaskBridge(app, asyncio.get_running_loop(), threads=1)
-        connection = SimpleNamespace(sender=MANY, address=MANY, answer=answered.append, state="served")
-        gone = SimpleNamespace(sender=MANY, address=MANY, answer=answered.append, state="served")
+        connection = SimpleNamespace(sender=MANY, address=MANY, answer=answered.append, state="served", request_bytes=1)
+        gone = SimpleNamespace(sender=MANY, address=MANY, answer=answered.append, state="served", request_bytes=1)
         for store in ["north"] * (MOST_OF_STORE + 3) + ["south", "gone"]:
             sender = gone if store == "gone" else connection
             bridge.serve(sender, HttpRequest("POST", "/", 1, {"host": "a"}, b"", True), store)  # type: ignore[arg-type]

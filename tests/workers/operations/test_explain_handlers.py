@@ -271,6 +271,12 @@ def test_a_faulty_plugin_is_named_only_for_its_own_handlers() -> None:
     faults = frozenset({("shop", "shop.py:3: broken"), ("erp", "erp.py:1: broken")})
     own = explained(run("s.a", "waiting", 0), handler=declared("s.a"), plugin_faults=faults)
     assert own.why == "ready; a worker cannot load the plugin shop any more: shop.py:3: broken"
+    not_routed = explained(handler=declared("s.a"), plugin_faults=faults)
+    assert (
+        not_routed.why
+        == "the event is not routed yet; a worker cannot load the plugin shop any more: shop.py:3: broken"
+    )
+    assert not_routed.fix == "storehooks doctor"
     other = explained(
         run("s.a", "waiting", 0), handler=declared("s.a"), plugin_faults=frozenset({("erp", "erp.py:1: broken")})
     )
