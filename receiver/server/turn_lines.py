@@ -45,7 +45,7 @@ class TurnLines(Generic[Item]):
         self._bytes += bytes_in([item])
         if self._most and store and self.count(store) > self._most:
             self._refuse_newest(store, len, f"{self._what} of this store")
-        elif self._bytes > MOST_BYTES:
+        while self._bytes > MOST_BYTES:
             most = max(self._stores, key=lambda one: sum(map(bytes_in, self._stores[one].values())))
             self._refuse_newest(most, bytes_in, "large requests")
 

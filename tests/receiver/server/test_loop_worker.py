@@ -232,9 +232,9 @@ def test_large_deliveries_that_come_faster_than_they_are_stored_do_not_fill_the_
     admitting = Deliveries(admission, commit, Mock(), Mock())
     request = HttpRequest("POST", "/webhooks/north", 1, {"host": "a"}, b"{}", True)
 
-    def send(sender: str, delivery: Delivery) -> None:
+    def send(sender: str, delivery: Delivery, size: int = 1_000_000) -> None:
         admission.admit.return_value = delivery
-        connection = Mock(sender=sender, state="served", request_bytes=1_000_000)
+        connection = Mock(sender=sender, state="served", request_bytes=size)
         connection.answer = lambda answer: answered.append((sender, answer.status))
         admitting.serve(connection, request)
 
@@ -252,6 +252,10 @@ def test_large_deliveries_that_come_faster_than_they_are_stored_do_not_fill_the_
     for _ in range(MOST_BYTES // 1_000_000):
         send("192.0.2.66", large)
     assert len(answered) == 67, "what is stored does not count any more"
+    for size in (20_000, 20_000, 1_000_000):
+        send("192.0.2.66", large, size)
+        send("192.0.2.1", large)
+    assert len(answered) == 67 + 2 + 2 + 1 + 1, "as many are refused as the newest one takes"
 
 
 def by_store(*waiting: Delivery, sender: str = "192.0.2.1") -> Any:
