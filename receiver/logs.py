@@ -78,11 +78,14 @@ class ThrottledLog:
         self._logger = logger
         self._next: dict[tuple[str, str], float] = {}
 
-    def error(self, event: str, **fields: Any) -> None:
+    def error(self, event: str, **fields: Any) -> bool:
+        """Return whether it was logged."""
         now, kind = time.monotonic(), (event, fields.get("store", ""))
-        if now >= self._next.get(kind, 0.0):
-            self._next[kind] = now + REPEAT_SECONDS
-            self._logger.error(event, **fields)
+        if now < self._next.get(kind, 0.0):
+            return False
+        self._next[kind] = now + REPEAT_SECONDS
+        self._logger.error(event, **fields)
+        return True
 
 
 class OutageLog:

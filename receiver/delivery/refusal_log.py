@@ -107,6 +107,8 @@ class RefusalLog:
         self._refusals: Refusals | None = None
         self._writing = threading.Lock()
         self._problems = logs.ThrottledLog(log)
+        self._lost = 0
+        """Bodies, since the last line about them."""
         self._closed = False
         if bounds:
             threading.Thread(target=self._write_forever, name="refused", daemon=True).start()
@@ -132,9 +134,10 @@ class RefusalLog:
             try:
                 self._write(refusals)
             except Exception as error:  # noqa: BLE001  the thread must survive any error of disk or file
-                lost = sum(one.has_body for one in refusals)
-                if refusals:
-                    self._problems.error("refused deliveries cannot be written", why=str(error), lost=lost)
+                self._lost += sum(one.has_body for one in refusals)
+                text = "refused deliveries cannot be written"
+                if refusals and self._problems.error(text, why=str(error), lost=self._lost):
+                    self._lost = 0
                 with self._lock:
                     self._buffer.add_lines(refusals)
 

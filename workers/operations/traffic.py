@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from statistics import median
 
@@ -53,9 +53,9 @@ def read_traffic(client: Redis, span: str, handlers: Collection[str]) -> Traffic
     ring, step, row = SPANS[span]
     samples = SeriesQueries(client).samples(ring)
     found = changes(samples)
-    since = samples[0].at if samples else None
-    declared = HandlerQueries(client).versions(handlers, since=since) if since else {}
-    return Traffic(samples, grouped(found, step), grouped(found, row), deploys(declared, step), step)
+    since = datetime.now(UTC) - timedelta(seconds=ring.step * ring.slots)
+    declared = HandlerQueries(client).versions(handlers, since=since)
+    return Traffic(samples, grouped(found, step), grouped(found, row), deploys(declared), step)
 
 
 def grouped(found: Iterable[SeriesChange], seconds: int) -> list[SeriesChange]:
@@ -71,12 +71,12 @@ def grouped(found: Iterable[SeriesChange], seconds: int) -> list[SeriesChange]:
     return list(groups.values())
 
 
-def deploys(declared: Mapping[str, Mapping[str, datetime]], step: int) -> list[Deploy]:
-    """Those of one step of a chart are one deploy."""
+def deploys(declared: Mapping[str, Mapping[str, datetime]]) -> list[Deploy]:
+    """Versions of one minute are one deploy, in each range alike."""
     together: dict[int, list[tuple[datetime, str]]] = {}
     for handler, versions in declared.items():
         for version, at in versions.items():
-            together.setdefault(int(at.timestamp()) // step, []).append((at, f"{handler} {version}"))
+            together.setdefault(int(at.timestamp()) // 60, []).append((at, f"{handler} {version}"))
     found = []
     for group in together.values():
         names = [name for _, name in sorted(group)]

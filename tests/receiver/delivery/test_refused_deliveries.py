@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from receiver import logs
 from receiver.config.values import Bounds
 from receiver.contract.compose import Request, compose
 from receiver.contract.intake import receive
@@ -291,6 +293,21 @@ def test_a_file_that_cannot_be_written_is_logged_once_and_delays_no_answer(make_
     assert system.log("web").count("cannot be written") == 1
     (system.folder / "data" / REFUSED_FILE).rmdir()
     eventually(lambda: (system.folder / "data" / REFUSED_FILE).exists() and refusals_of(system).count() == 5)
+
+
+def test_the_log_counts_all_bodies_that_are_lost_since_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / REFUSED_FILE).mkdir()  # in the way
+    writing = RefusalLog(tmp_path, None)
+    with structlog.testing.capture_logs() as lines:
+        for number, seconds in ((1, 0), (3, 1), (2, 60)):
+            now = time.monotonic() + seconds
+            monkeypatch.setattr(logs.time, "monotonic", lambda now=now: now)
+            for _ in range(number):
+                writing._buffer.add(refusal(1.0))
+            writing.flush()
+    assert [one["lost"] for one in lines] == [1, 5]
 
 
 # Release

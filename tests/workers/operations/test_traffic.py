@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from receiver.inbox import keys
-from receiver.inbox.queries.time_series import DAY, NAMES, Sample, changes
+from receiver.inbox.queries.time_series import NAMES, Sample, changes
 from receiver.inbox.sampling import Sampler
 from tests.support.harness import System
 from workers.operations.traffic import SPANS, Deploy, HourState, deploys, grouped, read_traffic, store_hours
@@ -39,22 +39,22 @@ def test_the_traffic_of_a_range_is_read_with_its_deploys(system: System, span: s
     sampler.write(old)
     system.accept()
     sampler.write(new)
-    times = {"1": (old - 10) * 1000, "2": new * 1000}
+    times = {"0": (now - ring.step * ring.slots - 10) * 1000, "1": (old - 10) * 1000, "2": new * 1000}
     for handler in ("erp.export", "erp.vip"):
         system.client.zadd(keys.VERSIONS + handler, times)
     traffic = read_traffic(system.client, span, ["erp.export", "erp.vip", "no.such"])
     assert [one.counts["accepted"] for one in traffic.changes] == [1]
     assert [one.counts["accepted"] for one in traffic.rows] == [1]
-    assert [one.text for one in traffic.deploys] == ["erp.export 2, erp.vip 2"], "not those before the first sample"
+    deployed = ["erp.export 1, erp.vip 1", "erp.export 2, erp.vip 2"]
+    assert [one.text for one in traffic.deploys] == deployed, "also those before the first sample of a new installation"
 
 
 def test_versions_of_about_the_same_time_are_one_deploy() -> None:
     declared = {f"erp.h{n}": {"7": NOON + timedelta(seconds=n), "6": NOON - timedelta(days=1)} for n in range(4)}
-    yesterday, today = deploys(declared, 60)
+    yesterday, today = deploys(declared)
     assert today == Deploy(NOON, "erp.h0 7, erp.h1 7, erp.h2 7 and 1 more handler")
     assert yesterday.at == NOON - timedelta(days=1)
-    assert len(deploys({"a.b": {"1": NOON, "2": NOON + timedelta(seconds=90)}}, 60)) == 2
-    assert len(deploys({"a.b": {"1": NOON, "2": NOON + timedelta(seconds=90)}}, DAY.step)) == 1
+    assert len(deploys({"a.b": {"1": NOON, "2": NOON + timedelta(seconds=90)}})) == 2
 
 
 def week(**hours: tuple[int, int]) -> list[Sample]:

@@ -229,7 +229,7 @@ def _refused(facts: Facts, name: str) -> Iterator[Finding]:
         yield fail(name, f"{text}; {part} valid under the current config", fix=fix)
         return
     reasons = ", ".join(f"{reason} {many:,}" for reason, many in of.reasons.items())
-    fix = f"storehooks verify --store {name} --refused last"
+    fix = f"storehooks verify --store {name} --refused last" if of.with_body else f"storehooks refused --store {name}"
     if "secret-expired" in of.reasons:  # only the store can cause it
         yield fail(name, text, f"{reasons}; the store has signed with an expired secret", fix=fix)
         return
@@ -255,7 +255,7 @@ def _accepted_since(facts: Facts, of: StoreRefusals, refused_after: int) -> str:
 
 
 def _stored(of: StoreRefusals) -> str:
-    return "all stored" if of.with_body == of.total else f"{of.with_body:,} stored"
+    return "all stored" if of.with_body == of.total else f"{of.with_body:,} of them with a body"
 
 
 def _unknown_stores(facts: Facts) -> Iterator[Finding]:

@@ -237,6 +237,9 @@ def _is_usable(host: HostFacts) -> bool:
     return host.writable and not host.read_only and host.free >= RESERVED_DISK_BYTES
 
 
+_UNSEEN = "refused deliveries may not be stored either, and then the checks of stores do not show them yet"
+
+
 def check_disk(facts: Facts) -> Iterator[Finding]:
     host, place = facts.host, f"[redis] data_dir{_at(facts.config, 'redis', 'data_dir')}"
     if host.open_to_others:
@@ -250,14 +253,14 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
         yield warn("disk", text, "no event is missing: they were not accepted", fix=fix)
     if host.read_only:
         text = f"the disk of {host.data_dir} is read-only: if the server is unreachable, every delivery is answered 503"
-        yield fail("disk", text, fix="mount it writable; the kernel's log says why it is read-only")
+        yield fail("disk", text, _UNSEEN, fix="mount it writable; the kernel's log says why it is read-only")
     elif not host.writable:
         yield fail("disk", f"{host.data_dir} is not writable for this user", fix=f"change its owner, or {place}")
     elif _uses_spool(facts) and host.free < RESERVED_DISK_BYTES:
         text = (
             f"{size(host.free)} free at {host.data_dir}: if the server is unreachable, every delivery is answered 503"
         )
-        yield fail("disk", text, fix=f"free disk space, or change {place}")
+        yield fail("disk", text, _UNSEEN, fix=f"free disk space, or change {place}")
     elif host.spool_fault:
         text = f"a file of the spool in {host.data_dir} is not readable: {host.spool_fault}"
         fix = (

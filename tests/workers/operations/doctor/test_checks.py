@@ -388,6 +388,12 @@ def test_disk_findings(facts: Facts, host: HostFacts, says: str) -> None:
     assert only_line(system_checks.check_disk(replace(facts, host=host))).startswith(says)
 
 
+def test_a_full_disk_says_that_refusals_may_not_be_seen(facts: Facts) -> None:
+    for host in (HostFacts("/srv/data", True, 0), HostFacts("/srv/data", False, GB, read_only=True)):
+        line = only_line(system_checks.check_disk(replace(facts, host=host)))
+        assert "then the checks of stores do not show them yet -> " in line
+
+
 def test_the_fix_for_a_damaged_file_promises_no_recovery(facts: Facts) -> None:
     host = HostFacts("/srv/data", True, GB, spool_fault="spool-damaged-1.sqlite3 is damaged")
     line = only_line(system_checks.check_disk(replace(facts, host=host)))
@@ -913,6 +919,19 @@ def test_refusals_are_a_warning_while_it_is_unknown_what_was_accepted(facts: Fac
     line = lines_of(replace(facts, host=host, inbox=None))[0]
     assert line.startswith("warn north: 212 refused since ")
     assert "it is unknown whether other deliveries were accepted" in line
+
+
+def test_refusals_without_a_body_are_listed_not_verified(facts: Facts) -> None:
+    at = NOW.timestamp() - 3600
+    for with_body, says, fix in (
+        (0, "0 of them with a body", "refused --store north"),
+        (1, "1 of them with a body", "verify --store north --refused last"),
+        (3, "all stored", "verify --store north --refused last"),
+    ):
+        refused = StoreRefusals("north", {"signature-mismatch": 3}, with_body, at, at)
+        line = lines_of(with_inbox(replace(facts, host=replace(facts.host, refused=(refused,)))))[0]
+        assert f", {says}; " in line or f", {says} " in line, line
+        assert line.endswith(f"storehooks {fix}"), line
 
 
 def test_a_store_that_signs_with_an_expired_secret_is_a_failure(facts: Facts) -> None:
