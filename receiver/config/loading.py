@@ -45,12 +45,15 @@ def find_config_file(explicit: str | None, environ: Mapping[str, str]) -> Path |
     )
 
 
-def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = None) -> Config:
+def load(
+    path: Path | None, environ: Mapping[str, str], *, also: Path | None = None, without: Path | None = None
+) -> Config:
     """Read, merge and validate. Environment variables override files.
 
-    `also` is one more file, read after the others: `stores add` validates a new file before it moves it into place.
+    `also` is one more file, read after the others, and `without` an included one that is left out: `stores add` and
+    `stores remove` validate what the config will be.
     """
-    values, places = _read(path, environ, also)
+    values, places = _read(path, environ, also, without)
     _apply_store_defaults(values)
     references = frozenset(find_references(values))
     resolved = resolve(values, (), base=path.parent if path else Path(), environ=environ, places=places)
@@ -59,14 +62,17 @@ def load(path: Path | None, environ: Mapping[str, str], *, also: Path | None = N
     return Config.build(resolved, path=path, places=places, references=references, earlier_data_dir=earlier)
 
 
-def _read(path: Path | None, environ: Mapping[str, str], also: Path | None = None) -> tuple[dict[str, Any], Places]:
+def _read(
+    path: Path | None, environ: Mapping[str, str], also: Path | None = None, without: Path | None = None
+) -> tuple[dict[str, Any], Places]:
     """The merged values, not validated, and the place of each."""
     values: dict[str, Any] = {}
     places = Places()
     if path is not None:
         read_file(path, into=values, places=places)
         for file in included_files(path, _include_patterns(path, values)):
-            read_file(file, into=values, places=places)
+            if file != without:
+                read_file(file, into=values, places=places)
     if also is not None:
         read_file(also, into=values, places=places)
     merge(values, read_environment(environ, places))

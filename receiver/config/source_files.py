@@ -27,12 +27,12 @@ class Places(dict[KeyPath, Place]):
     """The place of every value."""
 
     def nearest(self, key: KeyPath) -> Place | None:
-        """Return the place of the value at `key`, or of the nearest table above it."""
-        while key:
-            if key in self:
-                return self[key]
-            key = key[:-1]
-        return None
+        """Return the place of the value at `key`, or of the nearest table above it; else of the first value below it,
+        as in a file that only has `[stores.north.plugins.erp]`."""
+        for length in range(len(key), 0, -1):
+            if key[:length] in self:
+                return self[key[:length]]
+        return next((place for path, place in self.items() if path[: len(key)] == key), None)
 
 
 def read_file(path: Path, *, into: dict[str, Any], places: Places) -> None:

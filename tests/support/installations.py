@@ -168,6 +168,11 @@ def unknown_store(installation: Installation, _: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def unknown_store_in_config(installation: Installation, _: Path) -> Iterator[Path]:
+    yield installation.with_config('[plugins.erp]\nstores = ["nort"]')
+
+
+@contextmanager
 def no_worker(installation: Installation, _: Path) -> Iterator[Path]:
     """Another database of the same server, which no worker and no housekeeper has ever used."""
     yield installation.broken(installation.server.url, f"{installation.server.url}?db=7")
@@ -319,6 +324,13 @@ BROKEN: list[tuple[Breakage, int, str, list[str], str]] = [
     (broken_plugin, 1, "handlers", ["broken.py:2", "syntax error"], "as the message says"),
     (unknown_topic, 1, "handlers", ["stock.export wants order.crated, which no store has sent"], "stock.py:5"),
     (unknown_store, 1, "handlers", ["erp.export is for the store west, which is not configured"], "west.py:5"),
+    (
+        unknown_store_in_config,
+        1,
+        "handlers",
+        ["erp.export is for the store nort, which is not configured"],
+        "broken.toml:",
+    ),
     (no_worker, 1, "workers", ["no worker is running"], "start `storehooks worker`"),
     (
         wrong_credentials,

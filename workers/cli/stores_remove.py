@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +16,7 @@ from workers.cli import output
 from workers.cli.auditing import record
 from workers.cli.options import Command, choose_store, connect_server, json_option, load_config, yes_option
 from workers.cli.store_steps import Steps, first_line, reload_processes
-from workers.operations.store_files import check_folder, file_of
+from workers.operations.store_files import check_folder, check_without, file_of
 
 if TYPE_CHECKING:  # it imports an HTTP client, and `stores list` needs none
     from workers.subscriptions.plan import Change
@@ -40,6 +41,7 @@ def remove(name: str, yes: bool, keep_subscriptions: bool, no_reload: bool, json
     choose_store(config, name)
     if file := file_of(config, name):
         check_folder(file)
+        check_without(config, file, os.environ)
     client = connect_server(config)
     waiting = EventQueries(client).counters().stores.get(name, {}).get("open", 0)
     where = file or config.place("stores", name)

@@ -76,6 +76,14 @@ def check_folder(path: Path) -> None:
         raise ConfigError(f"this user may not write to {folder}; run the command as the user who owns it")
 
 
+def check_without(config: Config, file: Path, environ: Mapping[str, str]) -> None:
+    """Raise ConfigError if the config is not valid without this file: no process could start with it."""
+    try:
+        load(config.path, environ, without=file)
+    except ConfigError as error:
+        raise ConfigError(f"without {file} the config is not valid; change this first: {error}") from None
+
+
 def path_for(config: Config, name: str) -> Path:
     """The path for the file of a new store: in a folder that the config includes."""
     if config.path is None:

@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -334,6 +334,32 @@ def test_a_removed_store_is_not_repaired_by_a_worker_with_the_old_config(setup: 
     for one in setup.api.webhooks.list():
         setup.api.webhooks.delete(one.id)
     checks.forget("east")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        ("config.toml", '[alerts.rules]\nsilent = {west = "1h"}\n', "alerts.rules.silent names west, which is no store"),
+        ("stores.d/erp.toml", '[stores.west.plugins.erp]\nwarehouse = "w"\n', "stores.d/erp.toml:1: stores.west has no"),
+    ],
+)
+def test_a_store_is_not_removed_where_the_rest_of_the_config_names_it(
+    make_system: Callable[..., System], file: str, text: str, reason: str
+) -> None:
+    """It was, and said that all processes had reloaded; these refused the config, and none could start any more."""
+    system = make_system()
+    own = system.folder / "stores.d" / "west.toml"
+    own.parent.mkdir()
+    own.write_text(as_toml("west", {"signing_secrets": [SECRET]}))
+    place = system.config_file if file == "config.toml" else system.folder / file
+    with place.open("a") as other:
+        other.write("\n" * (file == "config.toml") + text)
+    done = CliRunner().invoke(storehooks, ["stores", "remove", "west", "--yes", "--config", str(system.config_file)])
+    assert isinstance(done.exception, ConfigError)
+    assert f"without {own} the config is not valid; change this first: " in str(done.exception)
+    assert reason in str(done.exception)
+    assert own.exists()
+    assert "west" not in SubscriptionChecks(system.client).removed()
 
 
 def test_list_has_the_store_with_most_failures_first(system: System) -> None:

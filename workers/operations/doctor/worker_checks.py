@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 
+from receiver.config import Config
 from receiver.contract.diagnosis.formatting import clock, counted, some, span, waits
 from receiver.contract.diagnosis.terminal_text import harmless
 from receiver.contract.stored_headers import NEVER_STORED
@@ -109,8 +110,16 @@ def _unknown_stores(facts: Facts) -> Iterator[Finding]:
                     "handlers",
                     f"{handler.handler} is for the store {pattern}, which is not configured",
                     f"configured stores: {some(sorted(facts.config.stores))}",
-                    fix=f"correct stores= in {source_place(handler)}",
+                    fix=f"correct stores in {_place_of_stores(facts.config, handler, pattern)}",
                 )
+
+
+def _place_of_stores(config: Config, handler: Declaration, pattern: str) -> str:
+    """Where a handler's store is written: in [plugins.NAME], or else in its code."""
+    plugin = str(handler.details["plugin"])
+    given = config.plugins.get(plugin)
+    in_config = given and pattern in (given.stores or ())
+    return str(config.place("plugins", plugin, "stores")) if in_config else source_place(handler)
 
 
 def _unverifiable_forwards(facts: Facts) -> Iterator[Finding]:
