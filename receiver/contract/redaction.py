@@ -27,27 +27,29 @@ _scan = JSONDecoder(parse_int=str, parse_float=str, parse_constant=str).raw_deco
 """Reads one JSON value of a text, in C, and returns it with the place where it ends. Numbers may have any length."""
 
 
-def redact(event: Event, paths: Sequence[str]) -> Event:
+def redact(event: Event, paths: Sequence[str], *, anywhere: bool = False) -> Event:
     """The event without the values at these paths of its data: `null` is in their place, so that lists keep theirs.
+    With `anywhere` the paths may begin at any object or list of a JSON body: where its data are is not known.
 
     The digest of the body as it was signed is stored with it, by which a redelivery is known.
     """
-    above = tuple(event.data_path.split(".")) if event.data_path else ()
+    above = tuple(event.data_path.split(".")) if event.data_path and not anywhere else ()
     split = {(*above, *path.split(".")): path for path in paths}
-    body, found = _without(event.body, list(split))
+    body, found = _without(event.body, list(split), anywhere)
     if not found:
         return event
     mark = " ".join((event.signed_digest, *(split[path] for path in split if path in found)))
     return replace(event, body=body, headers={**event.headers, REDACTED: mark})
 
 
-def _without(body: bytes, paths: list[Path]) -> tuple[bytes, set[Path]]:
+def _without(body: bytes, paths: list[Path], anywhere: bool) -> tuple[bytes, set[Path]]:
     """The body without the values at these paths, and the paths that had one."""
     text = body.decode("utf-8", "surrogateescape")
     at = after_space(text, 1 if text.startswith("\ufeff") else 0)
     if text[at : at + 1] not in ("{", "["):
         return _form_without(body, paths)
-    spans, _ = _spans(text, at, [(path, path) for path in paths])
+    wanted = [(path, path) for path in paths]
+    spans, _ = _spans(text, at, [] if anywhere else wanted, wanted if anywhere else [])
     parts, end = list[str](), 0
     for begin, stop, _ in spans:
         parts += (text[end:begin], "null")
@@ -72,14 +74,18 @@ _Wanted = tuple[Path, Path]
 _Span = tuple[int, int, Path]
 
 
-def _spans(text: str, at: int, wanted: list[_Wanted]) -> tuple[list[_Span], int]:
-    """Where the wanted values are below the value at this place, and where that value ends."""
+def _spans(text: str, at: int, wanted: list[_Wanted], anywhere: list[_Wanted]) -> tuple[list[_Span], int]:
+    """Where the wanted values are below the value at this place, and where that value ends. Those of `anywhere` are
+    wanted below each object and list."""
     whole = next((path for rest, path in wanted if not rest), None)
+    wanted = wanted + anywhere
     if whole is not None or not wanted or text[at] not in "{[":
         end = _scan(text, at)[1]
         is_null = text[at:end] == "null"
         return [] if whole is None or is_null else [(at, end, whole)], end
     is_object, place, found = text[at] == "{", 0, list[_Span]()
+    if not (is_object or anywhere or any(rest[0].isdigit() for rest, _ in wanted)):  # a list may be long
+        return [], _scan(text, at)[1]
     at = after_space(text, at + 1)
     while text[at] not in "}]":
         if is_object:
@@ -88,7 +94,7 @@ def _spans(text: str, at: int, wanted: list[_Wanted]) -> tuple[list[_Span], int]
             inner = [(rest[1:], path) for rest, path in wanted if rest[0] == key]
         else:
             inner = [(rest[1:], path) for rest, path in wanted if _is_place(rest[0], place)]
-        spans, end = _spans(text, at, inner)
+        spans, end = _spans(text, at, inner, anywhere)
         found += spans
         at, place = after_comma(text, end), place + 1
     return found, at + 1

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from gunicorn.util import split_request_uri
 
-from receiver.contract.intake import Delivery, LongBatch
+from receiver.contract.intake import Delivery, LongWork
 from receiver.contract.signing.sources import query_fields
 from receiver.delivery.admission import Admission, IncomingDelivery
 from receiver.delivery.answers import Answer
@@ -49,11 +49,11 @@ class Deliveries:
         admission: Admission,
         commit: GroupCommit,
         serve_others: Serve,
-        serve_long_batch: Callable[[HttpConnection, HttpRequest, str], None],
+        serve_in_thread: Callable[[HttpConnection, HttpRequest, str], None],
     ) -> None:
-        """`serve_long_batch` is called with the store, too: stores take turns."""
+        """`serve_in_thread` is called with the store of a verified delivery, too: stores take turns."""
         self._admission, self._commit = admission, commit
-        self._serve_others, self._serve_long_batch = serve_others, serve_long_batch
+        self._serve_others, self._serve_in_thread = serve_others, serve_in_thread
         self._small: TurnLines[Admitted] = TurnLines()
         self._large: TurnLines[Admitted] = TurnLines()
         self._batches: TurnLines[Admitted] = TurnLines(MOST_BATCHES, "batches")
@@ -72,8 +72,8 @@ class Deliveries:
         incoming = IncomingDelivery(store, headers, request.body, connection.address, time.time())
         try:
             admitted = self._admission.admit(incoming, in_loop=True)
-        except LongBatch as batch:  # reading 1,000 events takes 25 to 80 ms; verifying it again takes less than one
-            self._serve_long_batch(connection, request, batch.store)
+        except LongWork as work:  # reading 1,000 events takes 25 to 80 ms; verifying it again takes less than one
+            self._serve_in_thread(connection, request, work.store)
             return
         if isinstance(admitted, Answer):
             if admitted.status == HTTPStatus.UNAUTHORIZED:

@@ -1,10 +1,11 @@
-"""Flask bridge: serves a request with the Flask app in a thread. Health, wrong paths and long batches go this way."""
+"""Flask bridge: serves a request with the Flask app in a thread: health, wrong paths, what takes long to judge."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 from concurrent.futures import Future, ThreadPoolExecutor
+from http import HTTPStatus
 from typing import Any
 
 from flask import Flask
@@ -19,20 +20,21 @@ from receiver.server.turn_lines import TurnLines, is_gone
 _Call = tuple[dict[str, Any], BodyContent | None]
 """The request for the app, and what a delivery is known by. Not its body: frames of an error would keep it."""
 MOST_OF_STORE = 50
-"""Long batches of one store that wait for a thread."""
+"""Long deliveries of one store that wait for a thread."""
 
 
 class FlaskBridge:
     def __init__(self, app: Flask, loop: asyncio.AbstractEventLoop, threads: int) -> None:
         self._app, self._loop = app, loop
         self._threads, self._free = ThreadPoolExecutor(threads, "flask"), threads
-        self._waiting: TurnLines[tuple[HttpConnection, _Call]] = TurnLines(MOST_OF_STORE, "long batches")
+        self._waiting: TurnLines[tuple[HttpConnection, _Call]] = TurnLines(MOST_OF_STORE, "long deliveries")
         """For a free thread. A flood of one sender must not delay the proxy that asks whether we are ready."""
 
-    def serve(self, connection: HttpConnection, request: HttpRequest, store: str = "") -> None:
-        """Requests of a store that is known wait by store: many may have one address."""
-        call = environ(request, connection.address), content_of(request.body) if store else None
-        self._waiting.add(store, connection.sender, (connection, call))
+    def serve(self, connection: HttpConnection, request: HttpRequest, store: str | None = None) -> None:
+        """`store` is that of a delivery, empty if it is not verified: those of a store wait together, because many may
+        have one address."""
+        call = environ(request, connection.address), None if store is None else content_of(request.body)
+        self._waiting.add(store or "", connection.sender, (connection, call))
         self._submit_next()
 
     def _submit_next(self) -> None:
@@ -61,13 +63,15 @@ class FlaskBridge:
             answer = future.result()
             if content and _ACCEPTED in answer.body:
                 connection.known_senders.add_accepted(connection.sender, content)
+            elif content and answer.status == HTTPStatus.UNAUTHORIZED:
+                connection.known_senders.add_other(connection.sender, connection.request_bytes)
             connection.answer(answer)
         except Exception:  # noqa: BLE001  logged there
             fail(connection)
 
 
 _ACCEPTED = b'"status":"accepted"'
-"""In the answer to a long batch that was new."""
+"""In the answer to a delivery that was new."""
 _OURS = frozenset(("Content-Type", "Content-Length"))
 """Headers that every answer gets."""
 

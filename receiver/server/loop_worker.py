@@ -72,8 +72,8 @@ class LoopWorker(Worker):
         self._commit = GroupCommit(pipeline.storage, self._loop, timeout=config.redis.timeout)
         flask = FlaskBridge(self.wsgi, self._loop, config.receiver.threads)
         # One at a time: several would take the interpreter and Redis from the loop, for seconds.
-        long_batches = FlaskBridge(self.wsgi, self._loop, 1)
-        deliveries = Deliveries(pipeline.admission, self._commit, flask.serve, long_batches.serve)
+        long_work = FlaskBridge(self.wsgi, self._loop, 1)
+        deliveries = Deliveries(pipeline.admission, self._commit, flask.serve, long_work.serve)
         turns.at_end = deliveries.store_next_group
         self._connections = OpenConnections(
             turns,

@@ -28,8 +28,27 @@ scheme = "salla"
 signing_secrets = ["the secret of salla"]
 domain = "1234"
 """
+MANY_SECRETS = "".join(
+    f"""
+[stores.salla-{number}]
+scheme = "salla"
+signing_secrets = {json.dumps([f"secret {each} of store {number}" for each in range(16)])}
+domain = "{1000 + number}"
+"""
+    for number in range(4)
+)
+REDACT = """
+[redact]
+paths = ["customer.email"]
+"""
+NUMBER = b"18446744073709551617"
 DEEP = b'{"type":"a.b","data":[' + b",".join([b"[" * 189 + b"]" * 189] * 2_460) + b"]}"
 DENSE = b'{"type":"a.b","data":[%b]}' % b",".join([b'{"id":1,"q":[]}'] * 24_000)
+
+
+def wide(fields: int, topic: bytes = b'"a.b"', own_id: bytes = b"1") -> bytes:
+    fillers = b",".join(b'"k%d":0' % at for at in range(fields))
+    return b'{"type":%b,"data":{"id":%b,"customer":{"email":"a"},%b}}' % (topic, own_id, fillers)
 
 
 def costly(kind: str, corpus: Corpus) -> bytes:
@@ -41,7 +60,18 @@ def costly(kind: str, corpus: Corpus) -> bytes:
     if kind == "store names at the common URL":
         body = b"{%b}" % b",".join(b'"merchant":"%d.example"' % number for number in range(2_200))
         return request("http://a/webhooks", [("x-salla-signature", "0" * 64)], body)
+    if kind == "bodies that name four stores with 16 secrets each":
+        names = b",".join(b'"merchant":%d' % number for number in range(1000, 1004))
+        body = b'{%b,"more":"%b"}' % (names, b"x" * 990_000)
+        return request("/webhooks", [("x-salla-signature", "0" * 64)], body)
+    if kind == "signed bodies with large numbers as ids":
+        return corpus.signed(wide(40_000, NUMBER, NUMBER))
+    if kind == "signed bodies to redact":
+        return corpus.signed(wide(80_000))
     return corpus.signed(DEEP if kind == "deep signed bodies" else DENSE)
+
+
+MORE = {"bodies that name four stores with 16 secrets each": MANY_SECRETS, "signed bodies to redact": REDACT}
 
 
 @pytest.mark.timed
@@ -54,12 +84,15 @@ def costly(kind: str, corpus: Corpus) -> bytes:
         ("dense signed bodies", 40, "200"),
         ("deep unsigned bodies at the common URL", 110, "401"),
         ("store names at the common URL", 400, "401"),
+        ("bodies that name four stores with 16 secrets each", 20, "401"),
+        ("signed bodies with large numbers as ids", 20, "200"),
+        ("signed bodies to redact", 10, "200"),
     ],
 )
 def test_row_30_costly_requests_delay_no_healthy_sender(
     system: System, kind: str, count: int, status: str, longest: float
 ) -> None:
-    system.config_file.write_text(system.config_file.read_text() + COMMON)
+    system.config_file.write_text(system.config_file.read_text() + MORE.get(kind, COMMON))
     system.start("web")
     (worker,) = children_of(system.processes[0].pid)
     corpus = Corpus(system.config)

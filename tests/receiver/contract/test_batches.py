@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 
 import orjson
@@ -13,10 +14,11 @@ from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import Event
 from receiver.contract.intake import (
     LOOP_BYTES,
+    LOOP_COMMAS,
     LOOP_ITEMS,
     MAX_ITEMS,
     Delivery,
-    LongBatch,
+    LongWork,
     NoEvents,
     read_again,
     read_delivery,
@@ -84,10 +86,45 @@ def test_a_long_batch_is_not_read_in_an_event_loop(body: bytes, is_long: bool) -
 
     assert read(False)
     if is_long:
-        with pytest.raises(LongBatch):
+        with pytest.raises(LongWork):
             read(True)
     else:
         assert read(True)
+
+
+@pytest.mark.parametrize("content", [[item(n) for n in range(MAX_ITEMS + 1)], {"events": [item(1)]}, [[item(1)]]])
+def test_a_batch_that_cannot_be_read_is_redacted_at_every_depth(content: object) -> None:
+    """A batch of 1,001 events was stored with all that [redact] names."""
+    body = orjson.dumps(content)
+    store = replace(send(LIST, body).store, redact=("total",))
+    (read,) = [read_delivery({}, body, store=store, now=NOW, source="webhook")]
+    assert read.unreadable
+    assert b"7.00" in body
+    assert b"7.00" not in read.event.body
+    assert read.event.redacted == ("total",)
+
+
+@pytest.mark.parametrize("commas", [LOOP_COMMAS, LOOP_COMMAS + 1])
+def test_what_takes_long_to_redact_is_not_read_in_an_event_loop(commas: int) -> None:
+    """An object of 100,000 fields held up all other senders for half a second."""
+    body = b'{"a":[' + b"0," * commas + b"0]}"
+    store = replace(send(LIST, body).store, redact=("a.b",), scheme=replace(LIST, batch=""))
+    with pytest.raises(LongWork) if commas > LOOP_COMMAS else nullcontext():
+        assert read_delivery({}, body, store=store, now=NOW, source="webhook", in_loop=True)
+
+
+@pytest.mark.parametrize(("number", "is_long"), [(b"1.5", False), (b"9e18", False), (b"18446744073709551616", True)])
+def test_only_integers_beyond_64_bits_are_read_twice_and_not_in_an_event_loop(number: bytes, is_long: bool) -> None:
+    """Three ids of 1.5 in a body of 930 kB had it read three times more, in 150 ms."""
+    body = b'{"type":"a.b","id":%b,"order":{"id":%b},"pad":"%b"}' % (number, number, b"x" * LOOP_BYTES)
+    store = replace(send(LIST, body).store, scheme=replace(LIST, batch=""))
+    read = read_delivery({}, body, store=store, now=NOW, source="webhook")
+    assert read.event.delivery_id == read.event.resource_id == str(orjson.loads(number) if not is_long else int(number))
+    if is_long:
+        with pytest.raises(LongWork):
+            read_delivery({}, body, store=store, now=NOW, source="webhook", in_loop=True)
+    else:
+        assert read_delivery({}, body, store=store, now=NOW, source="webhook", in_loop=True).event.delivery_id
 
 
 def test_a_list_inside_the_document_is_found_by_its_path() -> None:

@@ -37,7 +37,7 @@ class Ways:
         self.way, self.known_senders = "", KnownSenders()
         self.status = cast(AcceptStatus, "accepted")
         self._deliveries = Deliveries(
-            admission(system.config, redis), cast(GroupCommit, self), self._serve_others, self._serve_long_batch
+            admission(system.config, redis), cast(GroupCommit, self), self._serve_others, self._serve_in_thread
         )
 
     busy = False
@@ -52,7 +52,7 @@ class Ways:
     def _serve_others(self, *_: Any) -> None:
         self.way = "Flask"
 
-    def _serve_long_batch(self, _: object, __: object, store: str) -> None:
+    def _serve_in_thread(self, _: object, __: object, store: str) -> None:
         assert store == "batches"
         self.way = "thread"
 

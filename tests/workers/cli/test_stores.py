@@ -339,8 +339,16 @@ def test_a_removed_store_is_not_repaired_by_a_worker_with_the_old_config(setup: 
 @pytest.mark.parametrize(
     ("file", "text", "reason"),
     [
-        ("config.toml", '[alerts.rules]\nsilent = {west = "1h"}\n', "alerts.rules.silent names west, which is no store"),
-        ("stores.d/erp.toml", '[stores.west.plugins.erp]\nwarehouse = "w"\n', "stores.d/erp.toml:1: stores.west has no"),
+        (
+            "config.toml",
+            '[alerts.rules]\nsilent = {west = "1h"}\n',
+            "alerts.rules.silent names west",
+        ),
+        (
+            "stores.d/erp.toml",
+            '[stores.west.plugins.erp]\nwarehouse = "w"\n',
+            "stores.d/erp.toml:1: stores.west",
+        ),
     ],
 )
 def test_a_store_is_not_removed_where_the_rest_of_the_config_names_it(
