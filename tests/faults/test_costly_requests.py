@@ -64,11 +64,13 @@ def costly(kind: str, corpus: Corpus) -> bytes:
         names = b",".join(b'"merchant":%d' % number for number in range(1000, 1004))
         body = b'{%b,"more":"%b"}' % (names, b"x" * 990_000)
         return request("/webhooks", [("x-salla-signature", "0" * 64)], body)
-    if kind == "signed bodies with large numbers as ids":
-        return corpus.signed(wide(40_000, NUMBER, NUMBER))
-    if kind == "signed bodies to redact":
-        return corpus.signed(wide(80_000))
-    return corpus.signed(DEEP if kind == "deep signed bodies" else DENSE)
+    bodies = {
+        "deep signed bodies": DEEP,
+        "dense signed bodies": DENSE,
+        "signed bodies with large numbers as ids": wide(40_000, NUMBER, NUMBER),
+        "signed bodies to redact": wide(80_000),
+    }
+    return corpus.signed(bodies[kind])
 
 
 MORE = {"bodies that name four stores with 16 secrets each": MANY_SECRETS, "signed bodies to redact": REDACT}
