@@ -344,7 +344,8 @@ def _is_thin(data: Any) -> bool:
     if not isinstance(data, dict):
         return not data
     return len(data) <= 12 and all(
-        _THIN_KEY.fullmatch(key) and not isinstance(value, _CONTAINERS) for key, value in data.items()
+        len(key) <= MAX_ID and _THIN_KEY.fullmatch(key) and not isinstance(value, _CONTAINERS)
+        for key, value in data.items()
     )
 
 

@@ -16,6 +16,8 @@
 local FIRST, PARTS = 4, 20
 local TO_BE_ROUTED = 'ready 0 0 ' .. DEFAULT_QUEUE .. ' '
 local TOO_LARGE = '9007199254740992' -- 2^53, from where Lua cannot add one to a number: no time
+-- What writes an event. A user who may run only some of it would store a part, and the next delivery would be a duplicate.
+local WRITES = { { 'SET', '' }, { 'HSET', '', '' }, { 'HINCRBY', '', '0' }, { 'ZADD', '0', '' } }
 local window, max_names, open_before, names, accepted_at, new, newest, linked
 
 -- A duplicate also writes, so that waiting for replicas covers the first write. One with the same time of arrival as the
@@ -148,6 +150,14 @@ local function link(digest, accepted, fields)
   linked[#linked + 1], linked[#linked + 2] = digest, accepted
 end
 
+local function require_rights()
+  for _, one in ipairs(WRITES) do
+    if not redis.acl_check_cmd(one[1], P .. 'n', unpack(one, 2)) then
+      error("NOPERM this user has no permissions to run the '" .. string.lower(one[1]) .. "' command", 0)
+    end
+  end
+end
+
 local function accept(at)
   local store, received, body, mark, digest = ARGV[at + 1], tonumber(ARGV[at + 6]), ARGV[at + 10], ARGV[at + 11], ARGV[at + 14]
   local of, id, second_body, arrived = judge(at)
@@ -219,6 +229,7 @@ local function accept_each()
 end
 
 return function()
+  require_rights()
   require_lane('')
   window, max_names, open_before, names, accepted_at, new = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, nil, {}
   newest, linked = read_newest(), {}

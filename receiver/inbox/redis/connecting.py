@@ -51,6 +51,17 @@ _NEEDED = (
     _Needed(("FCALL", "storehooks", 0), "run FCALL", "+@scripting"),  # Function not found
     _Needed(("FUNCTION", "LOAD", ""), "run FUNCTION LOAD", "+@scripting"),  # Missing library metadata
 )
+_NEEDED_TO_WRITE = tuple(  # in a way that is an error, or changes nothing
+    _Needed(command, f"run {command[0]}", "+@write")
+    for command in (
+        ("SET", keys.FORMAT, "", "NX", "XX"),
+        ("HSET", keys.FORMAT, "", "", ""),
+        ("HINCRBY", keys.FORMAT, "", "?"),
+        ("ZADD", keys.FORMAT, "?", ""),
+        ("ZREM", keys.FORMAT, ""),
+        ("HDEL", keys.FORMAT, ""),
+    )
+)
 _NEEDED_TO_WAIT = (  # no list: WRONGTYPE
     _Needed(("BLMOVE", keys.FORMAT, keys.FORMAT, "LEFT", "LEFT", 0.001), "run BLMOVE", "+blmove"),
     _Needed(("LREM", keys.FORMAT, 1, ""), "run LREM", "+lrem"),
@@ -206,7 +217,7 @@ def missing_right(client: Redis, *, waits: bool) -> ServerFault | None:
 
     A server that is still loading its data does not answer them. It is usable soon, so that is no reason to refuse it.
     """
-    needed = (*_NEEDED, *_NEEDED_TO_WAIT) if waits else _NEEDED
+    needed = (*_NEEDED, *_NEEDED_TO_WRITE, *(_NEEDED_TO_WAIT if waits else ()))
     pipeline = client.pipeline(transaction=False)
     for one in needed:
         pipeline.execute_command(*one.command)

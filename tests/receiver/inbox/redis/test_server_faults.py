@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnreachable, ServerUnusable
-from receiver.inbox import connect_to
+from receiver.inbox import connect_to, keys
 from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
 from receiver.inbox.redis.server_faults import fault_of_error
@@ -238,6 +238,7 @@ def test_a_command_that_was_renamed_away_is_named(tmp_path: Path, command: str) 
         ("-time", "may not run TIME; give it +time, as docs/operating/redis.md says"),
         ("resetkeys ~sh:*", "may not read keys that begin with rq:; give it ~rq:*, as"),
         ("-time -fcall", "may not run TIME or run FCALL; give it +time +@scripting, as"),
+        ("-zadd -hset", "may not run HSET or run ZADD; give it +@write, as"),
     ],
 )
 @pytest.mark.parametrize("command", ["web", "worker"])
@@ -249,6 +250,25 @@ def test_a_user_without_a_right_is_refused_at_start(
     done = make_system(url=locked.url("limited:pw@")).refuse_to_start(command)
     assert done.returncode == 2
     assert f"the user limited of the Redis server at 127.0.0.1:{locked.port} {said}" in done.stderr
+
+
+@pytest.mark.parametrize("taken", ["set", "hset", "hincrby", "zadd"])
+def test_no_delivery_is_lost_while_a_right_to_write_is_missing(
+    make_system: Callable[..., System], locked: Locked, taken: str
+) -> None:
+    """Without ZADD an event was stored and put in no set: it was answered "duplicate", and never handled."""
+    rules = locked.server.client
+    rules.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">pw", "~*", "&*", "+@all")
+    system = make_system(url=locked.url("limited:pw@"))
+    system.start("web")
+    system.deliver()
+    rules.execute_command("ACL", "SETUSER", "limited", f"-{taken}")
+    answers = [system.post(system.request(delivery_id=f"{taken}-{number}")).json() for number in range(3)]
+    assert [one["status"] for one in answers] == ["accepted"] * 3
+    eventually(lambda: system.http.get("/readyz").json()["stores_in"] == "spool", what="readiness notices it")
+    rules.execute_command("ACL", "SETUSER", "limited", f"+{taken}")
+    eventually(lambda: all(rules.zscore(keys.READY, one["id"]) is not None for one in answers), what="they are ready")
+    assert system.identity_holds()
 
 
 @pytest.mark.parametrize(("taken", "command"), [("-@blocking", "blmove"), ("-lrem", "lrem")])
