@@ -52,7 +52,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 def test_the_user_has_the_rights_that_the_page_names() -> None:
     (page,) = re.findall(r"ACL SETUSER storehooks on >\S+ (.*)", (ROOT / "docs/operating/redis.md").read_text())
     (file,) = re.findall(r"user storehooks on >\S+ (.*)", (FILES / "users.acl").read_text())
-    assert set(file.split()) == {*page.split(), "+acl|dryrun"}
+    assert set(file.split()) == {*page.split(), "+acl|dryrun", "+bgrewriteaof", "+bgsave"}
 
 
 @pytest.mark.full

@@ -289,10 +289,6 @@ def _runs_of(stored: AllEvents, event_id: str, selection: Selection) -> list[str
 
 
 def _record_json(record: EventRecord) -> dict[str, Any]:
-    try:
-        payload = orjson.loads(record.body)
-    except orjson.JSONDecodeError:
-        payload = form_fields(record.body) or record.body.decode("utf-8", "replace")
     accepted_at = record.summary.accepted_at / 1e6
     about = {
         "accepted_at": datetime.fromtimestamp(accepted_at, UTC) if accepted_at else None,
@@ -300,4 +296,18 @@ def _record_json(record: EventRecord) -> dict[str, Any]:
         "redacted": record.redacted,
         "erased_at": record.erased_at,
     }
-    return {**asdict(record.summary), **about, "headers": record.headers, "payload": payload, "runs": record.runs}
+    shown = {"headers": record.headers, "payload": _payload(record.body), "runs": record.runs}
+    return {**asdict(record.summary), **about, **shown}
+
+
+def _payload(body: bytes) -> Any:
+    """What is printed of a body: as it was sent, if it is nested deeper than orjson writes."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return form_fields(body) or body.decode("utf-8", "replace")
+    try:
+        orjson.dumps([document])
+    except orjson.JSONEncodeError:
+        return orjson.Fragment(body)
+    return document

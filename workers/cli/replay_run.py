@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import click
-
 from receiver.contract.diagnosis.formatting import counted
 from receiver.inbox.administration import NOT_REPLAYED, ReopenResult
 from receiver.inbox.queries.handlers import HandlerQueries
@@ -14,7 +12,7 @@ from workers.operations.replay import Replay
 
 
 def run_replay(replay: Replay, work: Callable[[], None], *, total: int) -> None:
-    """Replay, show the progress and print what was replayed. Exits with 1 if it is interrupted."""
+    """Replay, show the progress and print what was replayed."""
     with output.progress("replaying", total) as bar:
         replay.progress = bar.advance
         try:
@@ -22,7 +20,7 @@ def run_replay(replay: Replay, work: Callable[[], None], *, total: int) -> None:
         except KeyboardInterrupt:
             bar.stop()
             output.echo(f"interrupted after {counted(replay.replayed, 'run')}; the same command continues")
-            raise click.exceptions.Exit(1) from None
+            raise
     output.echo(f"{counted(replay.replayed, 'run')} replayed")
     _show_pauses(replay)
     for result, reason in NOT_REPLAYED.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from redis import Redis
@@ -20,10 +19,10 @@ def rewrite_files(client: Redis) -> tuple[list[str], list[str]]:
     state: Any = client.info("persistence")
     if state.get("aof_enabled"):
         how = ("append-only file", "aof_rewrite_in_progress", "aof_rewrite_scheduled", "aof_last_bgrewrite_status")
-        _rewrite(client, client.bgrewriteaof, how, done, left)
+        _rewrite(client, "BGREWRITEAOF", how, done, left)
     if _has_snapshots(client, state):
         how = ("snapshot", "rdb_bgsave_in_progress", "", "rdb_last_bgsave_status")
-        _rewrite(client, lambda: client.bgsave(schedule=True), how, done, left)
+        _rewrite(client, "BGSAVE SCHEDULE", how, done, left)
     return done, left
 
 
@@ -34,17 +33,16 @@ def _has_snapshots(client: Redis, state: Any) -> bool:
         return not state.get("aof_enabled")
 
 
-def _rewrite(
-    client: Redis, begin: Callable[[], Any], how: tuple[str, str, str, str], done: list[str], left: list[str]
-) -> None:
+def _rewrite(client: Redis, command: str, how: tuple[str, str, str, str], done: list[str], left: list[str]) -> None:
     """One that was under way has begun before: it is waited for, and then another one is made."""
     name, running, scheduled, status = how
     try:
         _wait(client, running, scheduled)
-        begin()
+        client.execute_command(*command.split())
         state = _wait(client, running, scheduled)
     except ResponseError as error:
-        left.append(f"the server's {name} was not rewritten ({error}): have it rewritten, or wait for its next rewrite")
+        run = f"run {command} there as a user who may, or wait for its next rewrite"
+        left.append(f"the server's {name} was not rewritten ({error}): {run}")
         return
     if state.get(status) == "ok":
         done.append(f"the server's {name} was rewritten")

@@ -115,6 +115,17 @@ def test_resume_counts_the_runs_that_wait_in_a_line_too(make_system: Callable[..
     assert "5 runs wait" in system.run_cli("handlers", "resume", "shop.greet", "--yes").stdout
 
 
+@pytest.mark.parametrize("depth", [253, 254, 255, 1000])
+def test_a_deep_payload_is_shown_as_json(system: System, depth: int) -> None:
+    """From 254 levels on the command ended with a traceback."""
+    body = b'{"a":' * depth + b"1" + b"}" * depth
+    event_id = system.accept()
+    system.client.set(keys.BODY + event_id, b"{}\n" + body)
+    shown = system.run_cli("events", "show", event_id, "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count('"a":') == depth
+
+
 def test_handlers_shows_what_workers_run_beside_what_is_on_disk(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=HELLO.replace('"order.*"', '"order.*", order_by="resource"'))
 

@@ -189,7 +189,7 @@ def test_an_interrupted_replay_continues_and_replays_each_run_once(make_system: 
     process = system.start_cli("failures", "replay", "--group", "a1f3aaaa", "--rate", "40/s", "--yes")
     eventually(lambda: system.client.zcard("sh:ready:shop.greet") >= 10)
     process.send(signal.SIGINT)
-    assert process.wait() == 1
+    assert process.wait() == 130
     assert "the same command continues" in process.output()
     reopened = system.client.zcard("sh:ready:shop.greet")
     assert 10 <= reopened < 60
