@@ -147,7 +147,11 @@ def _show_tried(found: Detection, url: str) -> None:
         example = "--url https://hooks.example.com/webhooks/NAME"
         output.warn(f"No scheme was found without the URL. If the store signs its URL or path, add it: {example}")
     otherwise = "No scheme was found: either" if url else "Otherwise"
-    output.warn(f"{otherwise} the secret is wrong, or the body is not exactly the bytes that were sent.")
+    output.warn(
+        f"{otherwise} the secret is wrong, or the body is not exactly the bytes that were sent, or the store signs in "
+        "a way that was not tried: then write the scheme by hand. docs/schemes.md has all keys, and "
+        "`storehooks verify` shows each step."
+    )
 
 
 def _show_comments(lines: Iterable[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from receiver.contract.record_map import SAMPLE_CURRENCY
+
 _NAMES = ("Mug", "Lamp", "Chair", "Notebook", "Kettle", "Blanket", "Clock", "Basket")
 _PEOPLE = ("Ada", "Grace", "Linus", "Barbara", "Ken", "Radia", "Edsger", "Margaret")
 
@@ -15,7 +17,7 @@ def price(rng: random.Random) -> str:
 
 
 def product(number: int, rng: random.Random) -> dict[str, Any]:
-    return {"id": number, "name": _NAMES[number % len(_NAMES)], "price": price(rng)}
+    return {"id": number, "name": _NAMES[number % len(_NAMES)], "price": price(rng), "currency": SAMPLE_CURRENCY}
 
 
 def customer(number: int, rng: random.Random) -> dict[str, Any]:
@@ -33,6 +35,7 @@ def order(number: int, rng: random.Random) -> dict[str, Any]:
         "id": number,
         "status": "new",
         "total": f"{cents // 100}.{cents % 100:02d}",
+        "currency": SAMPLE_CURRENCY,
         "customer": customer(number % 500, rng),
         "lines": lines,
     }

@@ -28,8 +28,8 @@ def make_event(
     """Make an event as a handler receives it: a sample of its topic, updated with `data`.
 
     With `exact`, the event contains `data` alone. With `scheme`, a preset such as "shopify", the event's data has the
-    field names of that platform. Each event has its own id; two events with the same `delivery_id` are one event,
-    delivered twice.
+    field names of that platform; `data` may have standard names or the platform's. Each event has its own id; two
+    events with the same `delivery_id` are one event, delivered twice.
     """
     import orjson
 
@@ -38,10 +38,13 @@ def make_event(
     record_map = None
     if scheme:
         from receiver.contract.compose import in_store_shape
+        from receiver.contract.record_map import FIELDS
         from receiver.contract.signing.presets import PRESETS
 
         record_map = PRESETS[scheme].record
-        resource = in_store_shape(PRESETS[scheme], topic, resource)
+        standard = FIELDS.get(topic.partition(".")[0], ())
+        own = {name: value for name, value in (data or {}).items() if name not in standard}
+        resource = {**in_store_shape(PRESETS[scheme], topic, resource), **own}
     now = datetime.now(UTC)
     occurred = occurred_at or now
     delivery_id = delivery_id or new_delivery_id()

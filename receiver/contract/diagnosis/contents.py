@@ -28,7 +28,7 @@ ENDS = {"": 9, "\n": 4, "\r\n": 2}
 MAX_FIRST = 6
 MAX_TEXT = 256
 """The length of a value that is tried as a part. A field of a form may be the whole message."""
-VERSIONS = ("v0", "v1", "v2", "1", "2")
+VERSIONS = ("v0", "v1", "v2", "v3", "v4", "1", "2")
 _USUAL = {"id", "topic", "event", "type", "nonce", "shop", "store", "delivery", "message", "request", "token"}
 
 

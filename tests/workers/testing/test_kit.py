@@ -101,6 +101,14 @@ def test_an_event_in_the_shape_of_a_platform_has_the_same_record(scheme: str) ->
     assert (event.record.id, event.record.status, str(event.record.total)) == (1001, "paid", "12.30")
     assert event.resource_id == "1001"
     assert event.data.get("total") == ("12.30" if scheme == "woocommerce" else None)
+    assert event.record.currency == "EUR"
+
+
+def test_data_may_have_the_platforms_own_names() -> None:
+    """The value of the sample was written over it, without a sign."""
+    event = make_event("order.paid", {"total_price": "9.90", "tags": "vip"}, scheme="shopify")
+    assert str(event.record.total) == "9.90"  # type: ignore[union-attr]
+    assert event.data["tags"] == "vip"
 
 
 def test_sample_events_cover_every_topic() -> None:
