@@ -32,7 +32,7 @@ class Places(dict[KeyPath, Place]):
         for length in range(len(key), 0, -1):
             if key[:length] in self:
                 return self[key[:length]]
-        return next((place for path, place in self.items() if path[: len(key)] == key), None)
+        return next((place for path, place in self.items() if key and path[: len(key)] == key), None)
 
 
 def read_file(path: Path, *, into: dict[str, Any], places: Places) -> None:

@@ -8,13 +8,13 @@ import re
 import secrets
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import UNREADABLE, Event, build, event_id, follow, form_fields, is_form, walk
-from receiver.contract.redaction import redact
+from receiver.contract.redaction import Budget, TooManyValues, redact
 from receiver.contract.signing.signatures import Headers, Scheme, id_has_separator, joined_id, may_be_cut, verify
 from receiver.contract.signing.sources import Reader, count_containers, item_slices, too_many_containers
 from receiver.contract.stored_headers import ITEM, stored_headers
@@ -29,15 +29,15 @@ MAX_ITEMS = 1000
 """Events of one delivery. One script stores them, and the server does nothing else meanwhile."""
 LOOP_ITEMS, LOOP_BYTES = 100, 64 * 1024
 """Of a batch that is read in an event loop: it takes 30 microseconds for each item, and up to 40 for each KiB."""
-LOOP_COMMAS = 2000
-"""Of a body that is redacted there: it takes 2 to 6 microseconds for each value of an object or a list."""
+LOOP_VALUES = 2000
+"""Of a body that is redacted there, as many are looked at one by one: in 4 to 12 ms."""
 
 _CONTAINERS = (dict, list)
 _NUMBERS = (int, float)
 _OBJECT = ord("{")
 _BOM = b"\xef\xbb\xbf"
 _BEYOND_64_BITS = float(1 << 63)
-"""From here on orjson reads integers as floats, so ids could collide."""
+"""Beyond 64 bits orjson reads integers as floats, so ids could collide. No smaller float was such an integer."""
 _MILLISECONDS = 10**11  # a larger number is milliseconds: as seconds it would be after the year 5138
 _DIGITS = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")
 _THIN_KEY = re.compile(
@@ -47,8 +47,16 @@ _THIN_KEY = re.compile(
 )
 
 
-_Arrival = tuple[Headers, Store, float, str, str, bool]
-"""Headers, store, time of arrival, source, the fingerprint of the matching secret, and whether it is read in a loop."""
+class _Arrival(NamedTuple):
+    headers: Headers
+    store: Store
+    now: float
+    source: str
+    signed_with: str = ""
+    budget: Budget | None = None
+    """If it is read in an event loop: then what takes long raises LongWork."""
+
+
 _Identity = tuple[str, bytes, bool, bytes]
 """The delivery id, the key made of it, whether the key counts without the body, and what is compared without an id."""
 
@@ -107,9 +115,8 @@ def read_delivery(
 
     With `in_loop` raises LongWork for one that must be read in a thread.
     """
-    scheme, arrival = store.scheme, (headers, store, now, source, signed_with, in_loop)
-    if in_loop and store.redact and body.count(b",") > LOOP_COMMAS:
-        raise LongWork(store.name)
+    scheme, budget = store.scheme, Budget(LOOP_VALUES) if in_loop else None
+    arrival = _Arrival(headers, store, now, source, signed_with, budget)
     document, problem = read_document(body)
     readable = not problem
     if scheme.batch and readable:
@@ -132,7 +139,7 @@ def read_delivery(
 def _read_event(
     arrival: _Arrival, identity: _Identity, stored: dict[str, str], body: bytes, document: Any, problem: str
 ) -> Delivery:
-    (headers, store, now, source, signed_with, _), (delivery_id, _, _, content) = arrival, identity
+    (headers, store, now, source, signed_with, budget), (delivery_id, _, _, content) = arrival, identity
     scheme, has_no_place = store.scheme, bool(problem)
     readers = scheme.event.readers
     theirs = _text(readers["topic"], arrival, document, body)
@@ -161,7 +168,10 @@ def _read_event(
         },
     )
     if store.redact and document is not None:
-        event = redact(event, store.redact, anywhere=has_no_place)
+        try:
+            event = redact(event, store.redact, anywhere=has_no_place, budget=budget)
+        except TooManyValues:
+            raise LongWork(store.name) from None
     is_unidentified = content and not delivery_id and not _is_thin(follow(document, data_path))
     return build(
         Delivery,
@@ -214,7 +224,7 @@ def _read_items(arrival: _Arrival, body: bytes, document: Any, slices: list[byte
     Each event stores only those headers that the scheme reads: all of them, a thousand times, would be much more than
     the delivery.
     """
-    headers, store, *_ = arrival
+    headers, store = arrival.headers, arrival.store
     scheme, found = store.scheme, []
     stored = {name: value for name, value in stored_headers(headers, scheme.reads).items() if name in scheme.reads}
     content = hashlib.sha256(body).digest()
@@ -229,7 +239,7 @@ def _read_item(
     arrival: _Arrival, stored: dict[str, str], text: bytes, item: Any, place: int, content: bytes
 ) -> Delivery:
     """An id in a header names the delivery, so an item without its own id is identified by that and its place."""
-    headers, scheme = arrival[0], arrival[1].scheme
+    headers, scheme = arrival.headers, arrival.store.scheme
     problem = "" if isinstance(item, dict) else "the item is not an object"
     delivery_id = _text(scheme.event.item_id, arrival, item, text)
     if delivery_id:
@@ -251,7 +261,7 @@ def read_again(event: Event, store: Store) -> Delivery:
     now, place = event.received_at.timestamp(), event.headers.get(ITEM, "")
     if not (store.scheme.batch and place):
         return read_delivery(event.headers, event.body, store=store, now=now, source=event.source)
-    arrival = (event.headers, store, now, event.source, "", False)
+    arrival = _Arrival(event.headers, store, now, event.source)
     return _read_item(arrival, dict(event.headers), event.body, read_document(event.body)[0], int(place), b"")
 
 
@@ -290,13 +300,13 @@ def _is_too_deep(document: Any) -> bool:
 
 def _text(read: Reader, arrival: _Arrival, document: Any, body: bytes) -> str:
     """Return a string or number as text; empty for other values, which cannot be an id or a name."""
-    headers = arrival[0]
+    headers = arrival.headers
     value = read(headers, document)
     if isinstance(value, str):
         return value
     if isinstance(value, float) and abs(value) >= _BEYOND_64_BITS:
-        if arrival[5] and len(body) > LOOP_BYTES:  # 1 MB may take 100 ms
-            raise LongWork(arrival[1].name)
+        if arrival.budget and len(body) > LOOP_BYTES:  # 1 MB may take 100 ms
+            raise LongWork(arrival.store.name)
         value = read(headers, json.loads(body))
     return str(value) if type(value) in _NUMBERS else ""  # a bool is not
 

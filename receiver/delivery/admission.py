@@ -94,8 +94,8 @@ class Admission:
         """Return the verified delivery, to be stored; or the answer to one that is refused.
 
         An unknown store costs the same work as a known one and gets the same answer. With `in_loop` raises LongWork for
-        one that takes long to verify, or to read once it is verified: by its content alone, the time of an answer could
-        reveal which stores exist.
+        one that takes long to verify, or to read. Its content decides only once it is verified: else the time of an
+        answer could reveal which stores exist.
         """
         refused: list[tuple[str, NamedStore]] = []
         named = self._named(incoming)

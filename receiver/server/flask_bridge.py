@@ -61,7 +61,7 @@ class FlaskBridge:
         self._submit_next()
         try:
             answer = future.result()
-            if content and _ACCEPTED in answer.body:
+            if content and _ACCEPTED in answer.body and _NO_IDS not in answer.body:
                 connection.known_senders.add_accepted(connection.sender, content)
             elif content and answer.status == HTTPStatus.UNAUTHORIZED:
                 connection.known_senders.add_other(connection.sender, connection.request_bytes)
@@ -71,7 +71,8 @@ class FlaskBridge:
 
 
 _ACCEPTED = b'"status":"accepted"'
-"""In the answer to a delivery that was new."""
+"""In the answer to a delivery that was new, and to a batch without events."""
+_NO_IDS = b'"ids":[]'
 _OURS = frozenset(("Content-Type", "Content-Length"))
 """Headers that every answer gets."""
 

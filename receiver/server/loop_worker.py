@@ -71,9 +71,15 @@ class LoopWorker(Worker):
         config, pipeline, turns = self.app.config, self.app.pipeline, Turns(self._loop)
         self._commit = GroupCommit(pipeline.storage, self._loop, timeout=config.redis.timeout)
         flask = FlaskBridge(self.wsgi, self._loop, config.receiver.threads)
-        # One at a time: several would take the interpreter and Redis from the loop, for seconds.
-        long_work = FlaskBridge(self.wsgi, self._loop, 1)
-        deliveries = Deliveries(pipeline.admission, self._commit, flask.serve, long_work.serve)
+        # One at a time: several would take the interpreter and Redis from the loop, for seconds. What is not verified
+        # has a thread of its own, so that outsiders do not delay the stores' long deliveries.
+        verified, unverified = (FlaskBridge(self.wsgi, self._loop, 1) for _ in range(2))
+        deliveries = Deliveries(
+            pipeline.admission,
+            self._commit,
+            flask.serve,
+            lambda connection, request, store: (verified if store else unverified).serve(connection, request, store),
+        )
         turns.at_end = deliveries.store_next_group
         self._connections = OpenConnections(
             turns,

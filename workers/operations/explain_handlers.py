@@ -206,7 +206,7 @@ def _missed(facts: RoutingFacts, name: str) -> HandlerExplanation:
         return HandlerExplanation(name, False, "not-loaded", why, START_OR_RELOAD)
     if not facts.event.runs and about.status == EventStatus.OPEN:
         fault = _fault_of_plugin(facts, name)
-        why, look = f"the event is not routed yet{'; ' * bool(fault)}{fault}", "doctor" if fault else "stats"
+        why, look = "; ".join(filter(None, ("the event is not routed yet", fault))), "doctor" if fault else "stats"
         return _store_paused(facts, name) or HandlerExplanation(name, False, "not-routed", why, f"storehooks {look}")
     again = f"storehooks events replay {_id(facts)} --handler {name}"
     return HandlerExplanation(name, False, "added-later", "it did not exist when the event was routed", again)

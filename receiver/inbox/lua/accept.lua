@@ -17,7 +17,9 @@ local FIRST, PARTS = 4, 20
 local TO_BE_ROUTED = 'ready 0 0 ' .. DEFAULT_QUEUE .. ' '
 local TOO_LARGE = '9007199254740992' -- 2^53, from where Lua cannot add one to a number: no time
 -- What writes an event. A user who may run only some of it would store a part, and the next delivery would be a duplicate.
-local WRITES = { { 'SET', '' }, { 'HSET', '', '' }, { 'HINCRBY', '', '0' }, { 'ZADD', '0', '' } }
+local WAKE_UPS = 'rq:queue:' .. rq_queue(DEFAULT_QUEUE)
+local WRITES = { { 'SET', '', '' }, { 'HSET', '', '', '' }, { 'HINCRBY', '', '', '0' }, { 'ZADD', '', '0', '' },
+  { 'LLEN', WAKE_UPS }, { 'SADD', 'rq:queues', '' }, { 'RPUSH', WAKE_UPS, '' } }
 local window, max_names, open_before, names, accepted_at, new, newest, linked
 
 -- A duplicate also writes, so that waiting for replicas covers the first write. One with the same time of arrival as the
@@ -152,7 +154,8 @@ end
 
 local function require_rights()
   for _, one in ipairs(WRITES) do
-    if not redis.acl_check_cmd(one[1], P .. 'n', unpack(one, 2)) then
+    local key = one[2] == '' and P or one[2]
+    if not redis.acl_check_cmd(one[1], key, unpack(one, 3)) then
       error("NOPERM this user has no permissions to run the '" .. string.lower(one[1]) .. "' command", 0)
     end
   end

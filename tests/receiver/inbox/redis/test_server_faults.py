@@ -252,7 +252,7 @@ def test_a_user_without_a_right_is_refused_at_start(
     assert f"the user limited of the Redis server at 127.0.0.1:{locked.port} {said}" in done.stderr
 
 
-@pytest.mark.parametrize("taken", ["set", "hset", "hincrby", "zadd"])
+@pytest.mark.parametrize("taken", ["set", "hset", "hincrby", "zadd", "rpush", "sadd"])
 def test_no_delivery_is_lost_while_a_right_to_write_is_missing(
     make_system: Callable[..., System], locked: Locked, taken: str
 ) -> None:
