@@ -14,6 +14,7 @@ from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import Event
 from receiver.contract.intake import (
     LOOP_BYTES,
+    LOOP_COMMAS,
     LOOP_ITEMS,
     LOOP_VALUES,
     MAX_ITEMS,
@@ -115,6 +116,14 @@ def test_what_takes_long_to_redact_is_not_read_in_an_event_loop(scheme: Scheme, 
     with pytest.raises(LongWork) if is_long else nullcontext():
         assert read_delivery({}, body, store=store, now=NOW, source="webhook", in_loop=True)
     assert read_delivery({}, body, store=store, now=NOW, source="webhook")
+
+
+@pytest.mark.parametrize("commas", [LOOP_COMMAS, LOOP_COMMAS + 1])
+def test_a_body_of_very_many_values_that_is_redacted_is_not_read_in_an_event_loop(commas: int) -> None:
+    body = b'{"type":"a.b","order":{"lines":[%b]}}' % b",".join([b"0"] * commas)
+    store = replace(send(LIST, body).store, redact=("email",), scheme=replace(LIST, batch=""))
+    with pytest.raises(LongWork) if commas > LOOP_COMMAS else nullcontext():
+        assert read_delivery({}, body, store=store, now=NOW, source="webhook", in_loop=True)
 
 
 @pytest.mark.parametrize(("number", "is_long"), [(b"1.5", False), (b"9e18", False), (b"18446744073709551616", True)])
