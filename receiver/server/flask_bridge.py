@@ -70,6 +70,19 @@ class FlaskBridge:
             fail(connection)
 
 
+class LongWorkBridge:
+    """Serves deliveries that take long to judge, one at a time: several would take the interpreter and Redis from the
+    loop, for seconds. Senders that have a balance have a thread of their own, so that outsiders do not delay them: an
+    unsigned delivery may take a second to verify, and anyone may send one again that was captured."""
+
+    def __init__(self, app: Flask, loop: asyncio.AbstractEventLoop) -> None:
+        self._known, self._others = FlaskBridge(app, loop, 1), FlaskBridge(app, loop, 1)
+
+    def serve(self, connection: HttpConnection, request: HttpRequest, store: str) -> None:
+        is_known = connection.known_senders.balance(connection.sender) > 0
+        (self._known if is_known else self._others).serve(connection, request, store)
+
+
 _ACCEPTED = b'"status":"accepted"'
 """In the answer to a delivery that was new, and to a batch without events."""
 _NO_IDS = b'"ids":[]'

@@ -19,7 +19,7 @@ from gunicorn.workers.base import Worker
 
 from receiver.delivery.sender_address import TrustedProxies
 from receiver.server.deliveries import Deliveries
-from receiver.server.flask_bridge import FlaskBridge
+from receiver.server.flask_bridge import FlaskBridge, LongWorkBridge
 from receiver.server.group_commit import GroupCommit
 from receiver.server.http_connection import HttpConnection
 from receiver.server.open_connections import OpenConnections
@@ -71,15 +71,8 @@ class LoopWorker(Worker):
         config, pipeline, turns = self.app.config, self.app.pipeline, Turns(self._loop)
         self._commit = GroupCommit(pipeline.storage, self._loop, timeout=config.redis.timeout)
         flask = FlaskBridge(self.wsgi, self._loop, config.receiver.threads)
-        # One at a time: several would take the interpreter and Redis from the loop, for seconds. What is not verified
-        # has a thread of its own, so that outsiders do not delay the stores' long deliveries.
-        verified, unverified = (FlaskBridge(self.wsgi, self._loop, 1) for _ in range(2))
-        deliveries = Deliveries(
-            pipeline.admission,
-            self._commit,
-            flask.serve,
-            lambda connection, request, store: (verified if store else unverified).serve(connection, request, store),
-        )
+        long_work = LongWorkBridge(self.wsgi, self._loop)
+        deliveries = Deliveries(pipeline.admission, self._commit, flask.serve, long_work.serve)
         turns.at_end = deliveries.store_next_group
         self._connections = OpenConnections(
             turns,

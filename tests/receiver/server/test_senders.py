@@ -12,13 +12,13 @@ from flask import Flask
 from receiver.delivery.answers import Answer, json_answer
 from receiver.delivery.sender_address import TrustedProxies, sender_at
 from receiver.server import turns
-from receiver.server.flask_bridge import MOST_OF_STORE, FlaskBridge
+from receiver.server.flask_bridge import MOST_OF_STORE, FlaskBridge, LongWorkBridge
 from receiver.server.held_bytes import SPARE_BYTES, KnownSenders
 from receiver.server.http_connection import HttpConnection
 from receiver.server.open_connections import OpenConnections
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import SMALL_BYTES, SharedTime, Turns
-from tests.support.made_connections import arriving, receive
+from tests.support.made_connections import arriving, new_content, receive
 from tests.support.raw_http import request
 
 MANY, FEW = "192.0.2.1", "192.0.2.2"
@@ -291,6 +291,36 @@ def test_a_long_batch_makes_its_sender_known_unless_it_is_repeated() -> None:
         return balances
 
     assert asyncio.run(send()) == [-SPARE_BYTES, -SPARE_BYTES, 70_000]
+
+
+def test_long_work_of_outsiders_delays_none_of_known_senders() -> None:
+    """Replays of a captured batch from eight addresses delayed the store's own batches for two seconds, and unsigned
+    bodies that take a second to verify those of all stores."""
+    app, may_go_on, answered, known = Flask("app"), threading.Event(), list[str](), KnownSenders()
+    known.add_accepted(FEW, new_content(1))
+
+    @app.post("/<sender>")
+    def judge(sender: str) -> str:
+        if sender != FEW:
+            may_go_on.wait(10)
+        return "done"
+
+    def sending(sender: str) -> SimpleNamespace:
+        given = {"sender": sender, "address": sender, "known_senders": known, "state": "served", "request_bytes": 1}
+        return SimpleNamespace(**given, answer=lambda _: answered.append(sender))
+
+    async def send() -> None:
+        bridge = LongWorkBridge(app, asyncio.get_running_loop())
+        for sender, store in ((MANY, "north"), (MANY, ""), (FEW, "north"), (FEW, "")):
+            bridge.serve(sending(sender), HttpRequest("POST", f"/{sender}", 1, {"host": "a"}, b"", True), store)  # type: ignore[arg-type]
+        async with asyncio.timeout(10):
+            while answered != [FEW, FEW]:
+                await asyncio.sleep(0.01)
+            may_go_on.set()
+            while len(answered) < 4:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(send())
 
 
 def test_a_sender_with_many_long_batches_of_a_store_has_none_of_anothers_refused() -> None:
