@@ -19,6 +19,7 @@ from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import LOOP_BYTES, Delivery, LongWork, NoEvents, read_delivery
 from receiver.contract.signing.grammar import Secret
 from receiver.contract.signing.signatures import MAX_TRIED, Headers, Verified, verify
+from receiver.contract.signing.sources import BodyFields
 from receiver.contract.stored_headers import NEVER_STORED, SealHeader, headers_of_refusal
 from receiver.contract.stores import UNKNOWN_STORE, NamedStore, Store, StoreIndex
 from receiver.delivery.answers import Answer, json_answer, problem, unavailable
@@ -101,9 +102,10 @@ class Admission:
         named = self._named(incoming)
         if in_loop and len(incoming.body) > LOOP_BYTES and self._hashed_bytes(named, incoming) > LOOP_HASHED:
             raise LongWork("")
+        fields = BodyFields(incoming.body)
         for one in named:
             try:
-                store, proof = self._verify(one, incoming)
+                store, proof = self._verify(one, incoming, fields)
                 return read_delivery(
                     incoming.headers,
                     incoming.body,
@@ -157,7 +159,7 @@ class Admission:
         secrets = sum(len(self._secrets.with_current_secrets(one.store).secrets) for one in named)
         return secrets * len(incoming.body)
 
-    def _verify(self, named: NamedStore, incoming: IncomingDelivery) -> tuple[Store, Verified]:
+    def _verify(self, named: NamedStore, incoming: IncomingDelivery, fields: BodyFields) -> tuple[Store, Verified]:
         """Verify a delivery to a known store. One to an unknown store is refused with what that costs for a known one.
 
         It is verified with as many secrets as the imitated store has, none of which can match.
@@ -168,7 +170,7 @@ class Admission:
             store.scheme,
             secrets=secrets,
             headers=incoming.headers,
-            body=incoming.body,
+            body=fields,
             now=incoming.at,
             url=store.url,
         )

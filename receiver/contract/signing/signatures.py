@@ -64,10 +64,17 @@ class Verified(NamedTuple):
 
 
 def verify(
-    scheme: Scheme, *, secrets: Sequence[Secret], headers: Headers, body: bytes, now: float, url: str = ""
+    scheme: Scheme,
+    *,
+    secrets: Sequence[Secret],
+    headers: Headers,
+    body: bytes | BodyFields,
+    now: float,
+    url: str = "",
 ) -> Verified:
-    """Verify a delivery's signature over its raw bytes, or raise DeliveryRefused."""
-    fields = BodyFields(body)
+    """Verify a delivery's signature over its raw bytes, or raise DeliveryRefused. BodyFields that are given for several
+    schemes are parsed once."""
+    fields = body if isinstance(body, BodyFields) else BodyFields(body)
     pairs = split_signatures(scheme, find_signatures(scheme, headers, fields))
     candidates = candidates_in(scheme, pairs)
     text = read_timestamp(scheme, headers, fields, pairs) if scheme.signs_time else ""

@@ -13,7 +13,7 @@ from standardwebhooks import Webhook
 
 from receiver.contract.errors import REASONS, DeliveryRefused
 from receiver.contract.signing.signatures import PRESETS, Scheme, Secret, find_secret, sign, verify
-from receiver.contract.signing.sources import reader
+from receiver.contract.signing.sources import BodyFields, reader
 from tests.support.deliveries import BODY, KEY, NOW, URL, WHOLE_BODY, Sent, send
 
 VECTORS = json.loads(Path(__file__).with_name("vectors.json").read_text())
@@ -291,3 +291,12 @@ def test_sha512_can_be_chosen() -> None:
 
 def test_no_secret_shows_in_a_repr() -> None:
     assert "a secret" not in repr(KEY) + repr(send(PRESETS["github"]).store)
+
+
+def test_fields_that_are_given_for_several_schemes_are_parsed_once() -> None:
+    """At the common URL, a body was parsed anew for each of the four stores that it may name."""
+    fields = BodyFields(b'{"a":1}')
+    for _ in range(2):
+        with pytest.raises(DeliveryRefused):
+            verify(PRESETS["adyen"], secrets=(), headers={}, body=fields, now=0.0)
+    assert vars(fields)["_document"] == {"a": 1}
