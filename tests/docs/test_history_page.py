@@ -57,11 +57,14 @@ def test_the_queries_for_postgresql_run_with_the_rights_of_the_page() -> None:
         history = PostgresHistory(server.url("hooks", "hooks"))
         history.check()
         data = {"currency": "EUR"}
-        history.write([past_event(1, data=data, detail={"error": "a timeout"}), past_event(2)])
+        dropped = {"r:erp.book": "dropped 1 0 default "}
+        history.write(
+            [past_event(1, data=data, detail={"reason": "by hand"}, fields=dropped), past_event(2, data=data)]
+        )
         history.close()
         with psycopg.connect(server.url("hooks", "hooks"), autocommit=True) as db:
             counted, joined = (db.execute(one.encode()).fetchall() for one in queries.split(";\n")[:-1])
-            assert joined == [("1", "a timeout")]
+            assert joined == [("1", "by hand")]
             assert isinstance(counted, list)
             for view in ("events", "runs"):
                 found = db.execute(f"SELECT * FROM storehooks.{view}".encode()).description or []
