@@ -19,11 +19,11 @@ STORE = "bare"
 MORE = f'[stores.{STORE}]\nscheme = "salla"\nsigning_secrets = ["c2VjcmV0IG9mIGEgc3RvcmUgd2l0aG91dCBpZHM="]\n'
 
 
-def make_receiver(make_system: Callable[..., System], server: Server) -> System:
-    """A receiver with a store that signs only the body and sends no ids; its window is three seconds."""
+def make_receiver(make_system: Callable[..., System], server: Server, window: float = WINDOW) -> System:
+    """A receiver with a store that signs only the body and sends no ids, with this window in seconds."""
     system = make_system(url=server.url, more=MORE)
     text = system.config_file.read_text()
-    system.config_file.write_text(text.replace("threads = 4", f"threads = 4\ndedupe_window_unidentified = {WINDOW}"))
+    system.config_file.write_text(text.replace("threads = 4", f"threads = 4\ndedupe_window_unidentified = {window}"))
     system.start("web")
     return system
 
@@ -103,8 +103,11 @@ def test_row_26_repeats_inside_the_window_are_duplicates_as_with_redis_up(receiv
 
 
 def test_row_26_a_repeat_does_not_lengthen_the_window_when_redis_is_away_twice(
-    receiver: System, own_redis: Server
+    make_system: Callable[..., System], own_redis: Server
 ) -> None:
+    window = 2 * WINDOW  # beside other tests, the first drain alone may take three seconds
+    receiver = make_receiver(make_system, own_redis, window)
+
     def at(seconds: float) -> None:
         eventually(lambda: time.monotonic() > began + seconds)
 
@@ -114,9 +117,9 @@ def test_row_26_a_repeat_does_not_lengthen_the_window_when_redis_is_away_twice(
     own_redis.start()
     drained(receiver)
     own_redis.kill()
-    at(0.8 * WINDOW)
+    at(0.8 * window)
     send(receiver, 10), send(receiver, 12)  # a repeat of the first, and another price
-    at(1.2 * WINDOW)
+    at(1.2 * window)
     send(receiver, 10)  # in the window of the repeat, and not in that of the first
     own_redis.start()
     drained(receiver)
