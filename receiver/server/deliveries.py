@@ -73,7 +73,7 @@ class Deliveries:
         try:
             admitted = self._admission.admit(incoming, in_loop=True)
         except LongWork as work:  # one that was verified is verified again there, in less time than it takes to read
-            connection.is_other = not work.store
+            connection.is_other = not work.store and known.balance(sender) <= 0
             self._serve_in_thread(connection, request, work.store)
             return
         if isinstance(admitted, Answer):

@@ -105,7 +105,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.receives, self.received_at = True, 0.0
         self._ended = self._paused = self._closing = False
         self.is_other = False
-        """Whether the request that is served is no delivery, or is not verified."""
+        """Whether the request that is served is no delivery, or not verified and of a sender without a balance."""
 
     @property
     def held_bytes(self) -> int:

@@ -32,6 +32,7 @@ class Ways:
     """Deliveries, and which way each goes: "thread", "Flask", "stored", or the status of its answer."""
 
     address = sender = "192.0.2.1"
+    is_other = False
 
     def __init__(self, system: System, redis: Redis) -> None:
         self.way, self.known_senders = "", KnownSenders()
@@ -53,8 +54,7 @@ class Ways:
         self.way = "Flask"
 
     def _serve_in_thread(self, _: object, __: object, store: str) -> None:
-        assert store == "batches"
-        self.way = "thread"
+        self.way = "thread" if store == "batches" else f"thread, of {store or 'no store'}"
 
     @property
     def balance(self) -> int:
@@ -118,3 +118,16 @@ def test_a_large_delivery_of_another_store_stays_in_the_loop(ways: Ways, system:
     request = system.request(data={"id": 1, "lines": list(range(10_000))})
     assert len(request.body) > SMALL_BYTES
     assert ways.way_of(request, "north") == "stored"
+
+
+def test_an_unverified_delivery_in_the_thread_counts_as_one_if_its_sender_has_a_balance(
+    ways: Ways, system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no delivery loses its place first when an address has too many of them."""
+    monkeypatch.setattr("receiver.delivery.admission.LOOP_HASHED", 0)
+    request = system.request(data={"id": 1, "lines": list(range(20_000))})
+    assert ways.way_of(request, "north") == "thread, of no store"
+    assert ways.is_other
+    ways.known_senders.add_accepted(ways.sender, new_content(1))
+    assert ways.way_of(request, "north") == "thread, of no store"
+    assert not ways.is_other
