@@ -13,7 +13,7 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox.alert_store import Alert, AlertMessage, AlertStore
 from workers.cli import output
 from workers.cli.listing import RowList
-from workers.cli.options import Noun, connect_reader, json_option, load_config
+from workers.cli.options import ConfiguredName, Noun, connect_reader, json_option, load_config
 from workers.runtime.alerting.alert_messages import TITLES
 from workers.runtime.alerting.alert_rules import threshold
 
@@ -70,7 +70,7 @@ def _message_row(one: AlertMessage) -> dict[str, Any]:
 
 
 @alerts.command("test")
-@click.argument("name")
+@click.argument("name", type=ConfiguredName(lambda _: TITLES))
 def test(name: str) -> None:
     """Send a test message of the rule NAME to each target."""
     from workers.runtime.alerting.alert_sending import NotSent, send

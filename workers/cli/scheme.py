@@ -19,7 +19,7 @@ from receiver.contract.signing.grammar import Scheme
 from workers.cli import output
 from workers.cli.capture_file import read_captured
 from workers.cli.listing import RowList
-from workers.cli.options import Noun, json_option, load_config, read_secret
+from workers.cli.options import ConfiguredName, Noun, json_option, load_config, read_secret
 
 _MISSING = {
     "topic": 'set topic, or topic = ["const:NAME"] if all deliveries are of one kind',
@@ -53,7 +53,7 @@ def list_schemes(json_: bool = False) -> None:
 
 
 @scheme.command("show")
-@click.argument("name")
+@click.argument("name", type=ConfiguredName(lambda config: config.known_schemes))
 def show_scheme(name: str) -> None:
     """Show a scheme as TOML, with its limits."""
     known = load_config().known_schemes

@@ -41,6 +41,8 @@ def test_commands_options_stores_and_handlers_are_completed(system: System) -> N
     assert completions(system, "storehooks stores pause so") == ["south"]
     assert completions(system, "storehooks handlers pause sh") == ["shop.greet"]
     assert completions(system, "storehooks completion ") == list(SHELLS)
+    assert completions(system, "storehooks scheme show shopi") == ["shopify"]
+    assert completions(system, "storehooks alerts test me") == ["memory"]
     assert completions(system, "storehooks events --store x --config /nowhere --store ") == []
 
 

@@ -344,7 +344,7 @@ def test_a_recovery_says_how_long_it_lasted() -> None:
     message = AlertMessage("a", "ops", "failing", "recovered", MESSAGE.alerts, 1, ended)
     title, line = alert_messages.text_of(message).split("\n")
     assert title == "storehooks: Recovered: A handler fails"
-    assert line == "erp.export: it lasted 12 min; at last: 80% of the last 40 attempts failed"
+    assert line == "erp.export: it lasted 12 min; before it ended: 80% of the last 40 attempts failed"
 
 
 # Real housekeepers

@@ -40,7 +40,7 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
         yield warn("handlers", text, more, fix="run with a longer timeout: --timeout 1m")
         return
     if plugins.fault:
-        fix = "correct the plugin as the message says, then start the workers or send them HUP"
+        fix = "correct what the message names, then start the workers or send them HUP"
         yield fail(
             "handlers", plugins.fault, "workers refuse to start; running ones keep the code that they have", fix=fix
         )
@@ -155,15 +155,19 @@ def _topics_never_sent(facts: Facts) -> Iterator[Finding]:
     names = [one for store in seen for one in sent_names(store, schemes[store], seen[store], facts.plugins.handlers)]
     if not names:
         return
-    known = known_topics(schemes.values())
+    known, rare = known_topics(schemes.values()), list[str]()
     for missing in unsent(facts.plugins.handlers, names):
-        text = f"{missing.handler.handler} wants {missing.topic}, which no store has sent"
+        handler = missing.handler.handler
+        if any(matches(missing.topic, topic) for topic in known):
+            rare.append(f"{missing.topic} (for {handler})")
+            continue
         many = sum(name.seen for name in names if name.topic == missing.nearest)
         more = [f"nearest: {missing.nearest} ({many:,} so far)"] if missing.nearest else []
-        if any(matches(missing.topic, topic) for topic in known):
-            yield warn("handlers", text, *more, fix="none, if such events are rare; otherwise check the subscription")
-        else:
-            yield fail("handlers", text, *more, fix=f"correct the topic in {source_place(missing.handler)}")
+        fix = f"correct the topic in {source_place(missing.handler)}"
+        yield fail("handlers", f"{handler} wants {missing.topic}, which no store has sent", *more, fix=fix)
+    if rare:
+        fix = "none, if such events are rare or the stores are new; otherwise check the subscriptions"
+        yield warn("handlers", f"no store has sent yet: {some(rare)}", fix=fix)
 
 
 def _version_mismatches(facts: Facts) -> Iterator[Finding]:

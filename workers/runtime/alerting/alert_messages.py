@@ -57,7 +57,7 @@ def _line(message: AlertMessage, alert: Alert) -> str:
     subject = f"{alert.subject}: " if alert.subject else ""
     if message.what != "recovered":
         return subject + alert.text
-    return f"{subject}it lasted {span((message.at - alert.since).total_seconds())}; at last: {alert.text}"
+    return f"{subject}it lasted {span((message.at - alert.since).total_seconds())}; before it ended: {alert.text}"
 
 
 def request(

@@ -665,7 +665,19 @@ def test_a_known_topic_that_was_not_sent_yet_is_a_warning(facts: Facts) -> None:
     changed = with_inbox(facts, topic_names=sent(product_updated=1), workers=())
     loaded, paid = as_lines(worker_checks.check_handlers(replace(changed, plugins=PluginFacts((handler,)))))
     assert loaded.startswith("ok handlers: 1 handler of erp")
-    assert paid.startswith("warn handlers: erp.push wants order.paid, which no store has sent")
+    assert paid.startswith("warn handlers: no store has sent yet: order.paid (for erp.push) -> none, if such")
+
+
+def test_topics_that_were_not_sent_yet_are_one_warning(facts: Facts) -> None:
+    """In an emptied Redis they were a page of warnings, and hid the others."""
+    wanted = ("order.created", "order.paid", "order.cancelled", "customer.created", "customer.updated")
+    changed = with_inbox(facts, topic_names=sent(product_updated=1), workers=())
+    handler = PluginFacts((replace(HANDLER, topics=wanted),))
+    _, unsent = as_lines(worker_checks.check_handlers(replace(changed, plugins=handler)))
+    assert unsent.startswith(
+        "warn handlers: no store has sent yet: order.created (for erp.push), order.paid (for erp.push),"
+        " order.cancelled (for erp.push), customer.created (for erp.push) and 1 more -> none, if such events are rare"
+    )
 
 
 def test_workers_that_run_another_version_than_this_host_has(facts: Facts) -> None:
