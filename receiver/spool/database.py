@@ -15,6 +15,9 @@ from typing import Any, Literal
 from receiver.contract.errors import StorehooksError
 
 BUSY_SECONDS = 5.0
+FEW_ROWS = 100
+FEW_TRY_EVERY, MANY_TRY_EVERY = 0.002, 0.03
+"""Seconds between two tries to begin a transaction with few or with many rows, while another one writes."""
 WAL_BYTES = 4 << 20
 PAGE = 4096
 LISTED = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master"
@@ -166,7 +169,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if not _is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
 
@@ -182,8 +185,9 @@ def truncate_wal(connection: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
+def transaction(db: sqlite3.Connection, *, rows: int = 1) -> Iterator[None]:
+    """Writes about this number of rows. Of those that wait to begin, one with few rows comes before those with many."""
+    _begin(db, MANY_TRY_EVERY if rows > FEW_ROWS else FEW_TRY_EVERY)
     try:
         yield
         db.execute("COMMIT")
@@ -191,3 +195,28 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def _begin(db: sqlite3.Connection, try_every: float) -> None:
+    """SQLite itself would try less and less often: one that has waited for long is overtaken again and again."""
+    db.execute("PRAGMA busy_timeout = 0")
+    deadline = time.monotonic() + BUSY_SECONDS
+    try:
+        while not _has_begun(db, last_try=time.monotonic() > deadline):
+            time.sleep(try_every)
+    finally:
+        db.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
+
+
+def _has_begun(db: sqlite3.Connection, *, last_try: bool) -> bool:
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if last_try or not _is_busy(error):
+            raise
+        return False
+    return True
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY

@@ -159,7 +159,7 @@ class SpooledEvents:
         """
         packed = [[(one, pack_delivery(one)) for one in (delivery, *delivery.rest)] for delivery in deliveries]
         uptime = read_uptime()
-        with transaction(self._db):
+        with transaction(self._db, rows=sum(map(len, packed))):
             added = [[self._add(one, about, uptime) for one, about in rows] for rows in packed]
         return [rows[0] if len(rows) == 1 else _of_batch(rows) for rows in added]
 

@@ -11,6 +11,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
@@ -24,6 +25,7 @@ from tests.support.raw_http import request
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 KILLS = 4
+BROKEN_OFF = 1500
 CLOSED = "RemoteProtocolError('Server disconnected without sending a response.')"
 SENDERS = 6
 LIMIT = 200
@@ -119,6 +121,26 @@ def test_the_true_address_of_the_sender_is_recorded(front: Front) -> None:
 
     eventually(lambda: "127.0.0.2" in recorded(), what="its address is recorded")
     assert "203.0.113.9" not in recorded()
+
+
+def test_requests_that_ask_to_continue_and_break_off_end_no_proxy(front: Front) -> None:
+    """Caddy passed `Expect` on, wrote the receiver's "100 Continue" to an answer that had ended, and was gone."""
+    context = ssl.create_default_context(cafile=front.ca.ca)
+    head = b"POST /webhooks/x HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    def break_off(_: int) -> None:
+        with contextlib.suppress(OSError):  # also if the proxy has ended
+            plain = socket.create_connection(("127.0.0.1", front.port), timeout=20)
+            with context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+                secure.sendall(head + b"zz\r\n")
+                while secure.recv(4096):
+                    pass
+
+    with ThreadPoolExecutor(16) as senders:
+        list(senders.map(break_off, range(BROKEN_OFF)))
+    with front.sender() as sender:
+        answer = front.post(sender, headers={"expect": "100-continue"})
+        assert (answer.status_code, answer.json()["status"]) == (200, "accepted")
 
 
 def test_requests_of_one_address_are_limited_also_if_it_resets_its_connections(front: Front) -> None:

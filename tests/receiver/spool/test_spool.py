@@ -7,8 +7,10 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -62,6 +64,31 @@ def test_a_spooled_delivery_is_read_back_unchanged(system: System, tmp_path: Pat
     assert row.delivery == delivery
     events.delete([delivery.event.id])
     assert events.summary() == (0, 0.0)
+
+
+def test_a_delivery_is_not_overtaken_by_one_batch_after_another(system: System, tmp_path: Path) -> None:
+    """A captured batch of 1,000, sent again and again while Redis was away, delayed other stores for up to 3 s."""
+    first, *rest = (system.delivery() for _ in range(1000))
+    batch, written, stop = replace(first, rest=tuple(rest)), list[int](), threading.Event()
+
+    def write_batches() -> None:
+        events = open_events(tmp_path)
+        while not stop.is_set():
+            events.add([batch])
+            written.append(1)
+
+    events, overtaken = open_events(tmp_path), list[int]()
+    with ThreadPoolExecutor(4) as writers:
+        for _ in range(4):
+            writers.submit(write_batches)
+        for _ in range(15):
+            before = len(written)
+            eventually(lambda before=before: len(written) > before)
+            before = len(written)
+            events.add([system.delivery()])
+            overtaken.append(len(written) - before)
+        stop.set()
+    assert max(overtaken) < 12, overtaken
 
 
 def test_large_rows_are_read_a_few_at_a_time(system: System, tmp_path: Path) -> None:
