@@ -110,3 +110,33 @@ def test_row_18_a_slow_run_does_not_fail_because_another_run_kills_its_worker(
     assert system.settled(event_id, within=60) == "failed"
     assert system.run_of(event_id, "shop.takes_long").result == "whole"
     assert system.run_of(event_id, "shop.kills_its_parent").error.startswith("lost-worker")
+
+
+LEAKS = """
+import os, resource
+from workers import Router
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+router = Router("shop")
+left_open = []
+@router.on("order.created", retries=0)
+def leaks(event, ctx):
+    left_open.append(open(os.devnull))
+@router.on("*", retries=0)
+def good(event, ctx):
+    open(os.devnull).close()
+    return "good"
+"""
+
+
+def test_a_handler_that_leaves_files_open_takes_no_descriptor_from_the_others(
+    make_system: Callable[..., System],
+) -> None:
+    """All handlers failed in its process, up to the end of their retries, and nothing named it."""
+    system = make_system(plugin=LEAKS, child_processes=1)
+    (worker,) = system.start("worker")
+    for one in [system.accept("order.created") for _ in range(500)]:
+        assert system.settled(one) == "settled"
+    assert system.ledger.counters().total["failed"] == 0
+    replaced = [line for line in worker.output().splitlines() if "many file descriptors are open" in line]
+    assert len(replaced) >= 3
+    assert all("shop.leaks" in line for line in replaced)

@@ -37,7 +37,7 @@ from workers.runtime.pool.echoes import Echoes
 from workers.runtime.pool.error_details import describe_error, error_line, shorten, storable, text_of
 from workers.runtime.pool.late_arrivals import LateArrivals
 from workers.runtime.pool.lease_guard import LeaseGuard, SharedLease
-from workers.runtime.pool.run_limits import TimeLimit, raise_timeouts
+from workers.runtime.pool.run_limits import TimeLimit, has_many_descriptors, raise_timeouts
 from workers.runtime.pool.spans import configured_spans
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def serve(
     channel: socket.socket,
     tickets: int,
 ) -> None:
-    """Load the plugins, then perform batches of runs until the worker closes the channel.
+    """Load the plugins, then perform batches of runs until the worker closes the channel. It ends earlier if plugins
+    leave files or connections open; the worker takes back what is not begun, and starts another.
 
     It loads only code that was validated. A plugin that cannot be loaded so is missing here, and the others run.
     """
@@ -91,6 +92,9 @@ def serve(
                     channel.sendall(pack_result(run.item, result, failing=True))  # it has the timeout once more
                     call()
                 channel.sendall(pack_result(run.item, result))
+            if has_many_descriptors():  # soon other handlers could open nothing here
+                log.warning("many file descriptors are open; the process is replaced", after_runs_of=runs[0].handler)
+                break
     executor.shut_down()
 
 

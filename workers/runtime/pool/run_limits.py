@@ -1,8 +1,10 @@
-"""Run limits: the time and the memory that a run may take, in a child process of a worker and in a local run."""
+"""Run limits: the time, memory and descriptors that runs may take, in a child process of a worker and in a local run."""
 
 from __future__ import annotations
 
 import mmap
+import os
+import resource
 import signal
 from types import FrameType
 
@@ -47,6 +49,17 @@ def over_memory(pid: int, limit: int) -> str:
     """Why a process is killed for its memory; empty if it is not."""
     used = _resident_bytes(pid)
     return f"killed: its process used {used >> 20} MB of memory, the limit is {limit >> 20} MB" if used > limit else ""
+
+
+def has_many_descriptors() -> bool:
+    """Whether this process has more than half of the file descriptors open that it may have."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        lowest_free = os.eventfd(0)
+    except OSError:
+        return True
+    os.close(lowest_free)
+    return lowest_free > limit // 2
 
 
 def _resident_bytes(pid: int) -> int:
