@@ -9,8 +9,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.intake import Delivery
 from receiver.spool import (
+    BUSY_SECONDS,
     RESERVED_DISK_BYTES,
     SpooledEvents,
     SpoolResult,
@@ -31,6 +32,8 @@ from receiver.spool import (
 )
 
 NO_FILE = (0, 0)
+HANGS_AFTER = BUSY_SECONDS
+"""Seconds: no write waits longer for others, so one that takes longer waits for the disk."""
 NEW_FILE_EVERY = 60.0
 """A disk may damage every file: this is the least time between two new ones."""
 
@@ -46,6 +49,8 @@ class BoundedSpool:
         self._has_many_stores = len(config.stores) > 1
         self._quotas = {name: store.max_stored for name, store in config.stores.items() if store.max_stored}
         self._local = threading.local()
+        self._writes: dict[int, float] = {}
+        """When the write of each thread began that is writing now."""
         self._read_only: SpooledEvents | None = None
         self._read_only_inode = NO_FILE
         self._next_file_at = 0.0
@@ -67,8 +72,24 @@ class BoundedSpool:
         """Whether it can have rows: it is on, or it was on before and its file is still there."""
         return self.enabled or self.exists()
 
+    @property
+    def hangs(self) -> bool:
+        """Whether the disk does not answer a write. Then nothing else must wait for it."""
+        return any(time.monotonic() - began > HANGS_AFTER for began in [*self._writes.values()])
+
+    @contextmanager
+    def _write(self) -> Iterator[None]:
+        thread = threading.get_ident()
+        self._writes[thread] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._writes[thread]
+
     def may_have_rows(self, store: str) -> bool:
         """Whether the spool has rows of a store. Never blocks: returns True where the file is locked or unreadable."""
+        if self.hangs:
+            return False
         try:
             inode = _inode(self.file)
             if inode == NO_FILE:
@@ -83,13 +104,15 @@ class BoundedSpool:
     def has_rows(self, store: str) -> bool:
         """Whether the spool has rows of a store. False for an unreadable file, which must not stop the inbox."""
         try:
-            return self.exists() and self.events().has_rows(store)
+            return not self.hangs and self.exists() and self.events().has_rows(store)
         except (sqlite3.Error, OSError) as error:
             self._report_unreadable(error)
             return False
 
     def summary(self) -> tuple[int | None, float]:
         """The number of rows and when the oldest arrived; None for the number where a file cannot be read."""
+        if self.hangs:
+            return None, 0.0
         try:
             count, oldest = self.events().summary() if self.exists() else (0, 0.0)
             return (None if self.damaged_files() or kept_files(self._data_dir) else count), oldest
@@ -101,6 +124,8 @@ class BoundedSpool:
         """Why the spool cannot take a delivery now; empty if it can."""
         if not self.enabled:
             return "the spool is off"
+        if self.hangs:
+            return "the disk of the spool does not answer"
         try:
             if self._free_disk_bytes() <= 0:
                 return "the disk is nearly full"
@@ -114,7 +139,8 @@ class BoundedSpool:
         if self.obstacle():
             return False
         try:
-            self.events().try_commit()
+            with self._write():
+                self.events().try_commit()
         except (sqlite3.Error, OSError) as error:
             self.reopen(error)
             self.outage.failed(why=str(error))
@@ -124,6 +150,10 @@ class BoundedSpool:
 
     def add(self, deliveries: Sequence[Delivery]) -> list[SpoolResult]:
         """Write deliveries in one transaction. "full" for one whose store is over its limit."""
+        with self._write():
+            return self._add(deliveries)
+
+    def _add(self, deliveries: Sequence[Delivery]) -> list[SpoolResult]:
         events = self.events()
         free = self._free_bytes() if self._has_many_stores else inf  # with one store, no space is reserved for others
         fits = events.within_limits(deliveries, free, self._quotas)

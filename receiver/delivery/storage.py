@@ -113,6 +113,11 @@ class DeliveryStorage:
         except Exception:  # noqa: BLE001  `store_all` finds the delivery that cannot be stored
             return None
 
+    @property
+    def disk_hangs(self) -> bool:
+        """Whether a thread that stores a group may wait for the disk for ever."""
+        return self._spool.hangs
+
     def inbox_failed(self, error: Exception) -> None:
         """Open the breaker: the inbox is not asked again for a moment."""
         self._inbox.outage.failed(why=reason_of(error), spool="on" if self._spool.enabled else "off")
@@ -143,15 +148,18 @@ class DeliveryStorage:
         # has taken longer than it can, the disk hangs.
         longest_try = self._inbox.timeout + BUSY_SECONDS
         is_old = time.monotonic() - self._tried_at >= READY_SECONDS + longest_try
-        if self._trying.acquire(timeout=min(self._inbox.timeout + WAIT_SECONDS, MAX_WAIT_SECONDS) if is_old else 0):
+        trying = self._trying
+        if trying.acquire(timeout=min(self._inbox.timeout + WAIT_SECONDS, MAX_WAIT_SECONDS) if is_old else 0):
             try:
                 if time.monotonic() - self._tried_at >= READY_SECONDS:
                     self._try_began = time.monotonic()
                     self._stores_in = self._try_to_store()
                     self._tried_at = time.monotonic()
             finally:
-                self._trying.release()
+                trying.release()
         elif is_old and time.monotonic() - self._try_began >= longest_try:
+            if self._spool.hangs:  # the next one tries without the disk
+                self._trying = threading.Lock()
             return None
         stores_in = self._stores_in
         if stores_in is None:
@@ -162,7 +170,7 @@ class DeliveryStorage:
 
     def _try_to_store(self) -> StoredIn | None:
         """Do what a delivery of a store without spooled rows would need, up to the commit."""
-        spools = spooling_stores({""}, self._breaker, spool_enabled=self._spool.enabled, has_rows=lambda _: False)
+        spools = spooling_stores({""}, self._breaker, spool_enabled=self._uses_spool, has_rows=lambda _: False)
         if not spools and self._inbox_accepts():
             return "redis"
         return "spool" if self._spool.can_commit() else None
@@ -176,7 +184,11 @@ class DeliveryStorage:
 
     def _spooling_stores(self, deliveries: Sequence[Delivery], has_rows: Callable[[str], bool]) -> Set[str]:
         stores = {one.event.store for one in deliveries}
-        return spooling_stores(stores, self._breaker, spool_enabled=self._spool.enabled, has_rows=has_rows)
+        return spooling_stores(stores, self._breaker, spool_enabled=self._uses_spool, has_rows=has_rows)
+
+    @property
+    def _uses_spool(self) -> bool:
+        return self._spool.enabled and not self._spool.hangs
 
     def _isolate_errors(
         self, store: Callable[[Sequence[Delivery]], StoreResults], deliveries: Sequence[Delivery]

@@ -11,11 +11,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from receiver.contract.intake import Delivery
+from receiver.delivery.bounded_spool import HANGS_AFTER
 from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults, stored_in_inbox
 from receiver.inbox.accept_batch import AcceptBatch
 from receiver.inbox.redis.polled_connection import PolledConnection
@@ -28,8 +30,8 @@ class GroupCommit:
 
     def __init__(self, storage: DeliveryStorage, loop: asyncio.AbstractEventLoop, *, timeout: float) -> None:
         self._storage, self._loop, self._timeout = storage, loop, timeout
-        self._thread = ThreadPoolExecutor(1, "storage")
-        self._thread.submit(int)  # it starts now: at a limit of processes it could not start later
+        self._thread = _started_thread()
+        self._in_progress: _InProgress | None = None
         self._connection: PolledConnection | None = None
         self._sent: AcceptBatch | None = None
         """The group, if it was sent on the polled connection and is not acknowledged yet."""
@@ -52,11 +54,16 @@ class GroupCommit:
             self._fail(error)
 
     def check(self) -> None:
-        """Called again and again: a group whose reply is overdue goes to the thread."""
+        """Called again and again: a group whose reply is overdue goes to the thread, and from a thread that waits for
+        a disk that hangs to another, which does not use the disk."""
         if self._sent and monotonic() > self._deadline:
             self._on_event()  # the loop may have been busy elsewhere, and the reply may be here
             if self._sent and monotonic() > self._deadline:
                 self._fail(RedisTimeout("no reply in time"))
+        if self._in_progress and self._storage.disk_hangs and monotonic() - self._in_progress.began > HANGS_AFTER:
+            self._thread.shutdown(wait=False)  # it may end days later
+            self._thread = _started_thread()
+            self._in_thread(self._in_progress.store)
 
     # On the polled connection
 
@@ -127,11 +134,17 @@ class GroupCommit:
         self._in_thread(store)
 
     def _in_thread(self, store: Callable[[], ThreadResult]) -> None:
+        started = self._in_progress = _InProgress(store, monotonic())
         done = self._thread.submit(store)
-        done.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._on_thread_done, future))
+        done.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._on_thread_done, started, future))
 
-    def _on_thread_done(self, future: Future[ThreadResult]) -> None:
+    def _on_thread_done(self, started: _InProgress, future: Future[ThreadResult]) -> None:
         stored, connection = future.result()
+        if started is not self._in_progress:  # the disk answers again; the group was stored by another thread
+            if connection:
+                connection.close()
+            return
+        self._in_progress = None
         if connection:
             self._connection = connection
             self._loop.add_reader(connection, self._on_event)
@@ -140,6 +153,19 @@ class GroupCommit:
     def _finish(self, stored: StoreResults) -> None:
         self.busy = False
         self._on_stored(stored)
+
+
+class _InProgress(NamedTuple):
+    """A group that a thread stores."""
+
+    store: Callable[[], ThreadResult]
+    began: float
+
+
+def _started_thread() -> ThreadPoolExecutor:
+    thread = ThreadPoolExecutor(1, "storage")
+    thread.submit(int)  # it starts now: at a limit of processes it could not start later
+    return thread
 
 
 def merged(stored: list[Stored | None], rest: StoreResults) -> StoreResults:

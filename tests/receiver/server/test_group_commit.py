@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from receiver.contract.intake import Delivery
+from receiver.delivery import bounded_spool
 from receiver.delivery.inbox_access import RECONNECT_SECONDS
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults
 from receiver.inbox import Inbox, connect
 from receiver.inbox.redis.connecting import socket_path
 from receiver.inbox.redis.script_library import library
+from receiver.server import group_commit
 from receiver.server.group_commit import GroupCommit
 from receiver.server.loop_worker import new_event_loop
+from receiver.spool.spooled_events import SpooledEvents, SpoolResult
 from tests.support.harness import Server, System, eventually, free_port, own_server
 from tests.support.proxy import Proxy
 from tests.support.tls_proxy import TlsProxy
@@ -195,6 +199,70 @@ def test_a_hanging_server_is_waited_for_once_and_not_beyond_its_deadline(
     assert loop.store(own.delivery()) == ["accepted in redis"]
     assert own.ledger.counters().total["accepted"] == 7
     assert own.identity_holds()
+
+
+def test_a_disk_that_hangs_holds_back_no_delivery_once_the_server_is_back(
+    own: System, server: Server, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis was away for 2 s, and until the disk answered, minutes later, no delivery was; `/readyz` said 200."""
+    monkeypatch.setattr(bounded_spool, "HANGS_AFTER", 0.5)
+    monkeypatch.setattr(group_commit, "HANGS_AFTER", 0.5)
+    disk_answers, add = threading.Event(), SpooledEvents.add
+
+    def hang(self: SpooledEvents, deliveries: Iterable[Delivery]) -> list[SpoolResult]:
+        assert disk_answers.wait(30)
+        return add(self, deliveries)
+
+    monkeypatch.setattr(SpooledEvents, "add", hang)
+    assert server.process
+    group, results = [own.delivery(), own.delivery()], list[StoreResults]()
+    try:
+        server.process.send(signal.SIGSTOP)
+        loop.commit.store(group, results.append)
+        assert loop.until_stored(results) == ["not stored"] * 2
+        server.process.send(signal.SIGCONT)
+        eventually(lambda: loop.store(own.delivery()) == ["accepted in redis"])
+        assert all(one.endswith("in redis") for one in loop.store(*group)), "their senders send them again"
+        ready = loop.storage.readiness()
+        assert ready
+        assert (ready.stores_in, ready.spooled) == ("redis", None)
+        accepted = own.ledger.counters().total["accepted"]
+    finally:
+        disk_answers.set()
+    eventually(lambda: not loop.storage.disk_hangs)
+    eventually(lambda: loop.drain._spool.summary()[0] == 2)
+    loop.drain.run_once()
+    assert loop.store(own.delivery()) == ["accepted in redis"]
+    assert own.ledger.counters().total["accepted"] == accepted + 1, "what the disk has stored at last are repeats"
+    assert own.identity_holds()
+
+
+def test_the_group_that_waits_for_a_disk_that_hangs_is_stored_by_the_server(
+    own: System, server: Server, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (bounded_spool, group_commit):
+        monkeypatch.setattr(module, "HANGS_AFTER", 3.0)
+    disk_answers, begun, add = threading.Event(), threading.Event(), SpooledEvents.add
+
+    def hang(self: SpooledEvents, deliveries: Iterable[Delivery]) -> list[SpoolResult]:
+        begun.set()
+        assert disk_answers.wait(30)
+        return add(self, deliveries)
+
+    monkeypatch.setattr(SpooledEvents, "add", hang)
+    assert server.process
+    results = list[StoreResults]()
+    try:
+        server.process.send(signal.SIGSTOP)
+        loop.commit.store([own.delivery()], results.append)
+        eventually(lambda: loop.turn() or begun.is_set())
+        server.process.send(signal.SIGCONT)
+        assert loop.until_stored(results)[0].endswith("in redis")
+    finally:
+        server.process.send(signal.SIGCONT)
+        disk_answers.set()
+    eventually(lambda: loop.turn() or not loop.storage.disk_hangs)
+    assert results == results[:1], "one answer"
 
 
 def test_scripts_are_loaded_again_into_a_server_that_lost_them(own: System, loop: Loop) -> None:

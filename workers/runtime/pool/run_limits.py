@@ -1,4 +1,4 @@
-"""Run limits: the time, memory and descriptors that runs may take, in a child process of a worker and in a local run."""
+"""Run limits: the time, memory and descriptors that runs may take, in a child process and in a local run."""
 
 from __future__ import annotations
 
