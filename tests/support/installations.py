@@ -321,7 +321,7 @@ BROKEN: list[tuple[Breakage, int, str, list[str], str]] = [
     (evicting, 1, "server", ["maxmemory-policy is allkeys-lru"], "maxmemory-policy noeviction"),
     (no_replica, 1, "server", ['ack = "replica", and no replica is connected'], 'ack = "fsync"'),
     (nearly_full, 1, "memory", ["used: new deliveries go to the spool"], "raise maxmemory"),
-    (broken_plugin, 1, "handlers", ["broken.py:2", "syntax error"], "as the message says"),
+    (broken_plugin, 1, "handlers", ["broken.py:2", "syntax error"], "what the message names"),
     (unknown_topic, 1, "handlers", ["stock.export wants order.crated, which no store has sent"], "stock.py:5"),
     (unknown_store, 1, "handlers", ["erp.export is for the store west, which is not configured"], "west.py:5"),
     (
