@@ -60,7 +60,13 @@ class Plugin:
         return self.code.source.origin
 
 
-def load(config: Config, copies: SourceCopies | None = None, left_out: dict[str, str] | None = None) -> list[Plugin]:
+def load(
+    config: Config,
+    copies: SourceCopies | None = None,
+    left_out: dict[str, str] | None = None,
+    *,
+    need_limits: bool = True,
+) -> list[Plugin]:
     """Every plugin of this config and this environment, validated. PluginError names the first invalid one.
 
     Files are read from disk, except those that are in `copies`, which then has the others, too. An installed plugin is
@@ -81,7 +87,8 @@ def load(config: Config, copies: SourceCopies | None = None, left_out: dict[str,
     seen: dict[str, Handler] = {}
     for plugin in plugins:
         for handler in plugin.handlers:
-            _refuse_unknown_limit(config, plugin, handler)
+            if need_limits:
+                _refuse_unknown_limit(config, plugin, handler)
             if other := seen.get(handler.name):
                 raise PluginError(
                     f"{handler.file}:{handler.line}: two handlers are called {handler.name}; the other is at "
@@ -127,9 +134,12 @@ def refuse_missing(code: ValidatedCode, validated: ValidatedCode) -> None:
 
 
 def load_one(config: Config, which: str) -> Plugin:
-    """One plugin, validated: found by its name among the plugins of the config, or by its file or module."""
+    """One plugin, validated: found by its name among the plugins of the config, or by its file or module.
+
+    It is loaded for a trial: the config need not have the limits that a file or module names.
+    """
     if which.endswith(".py") or "/" in which:
-        return load(_with_only(config, str(Path(which).absolute())))[0]
+        return load(_with_only(config, str(Path(which).absolute())), need_limits=False)[0]
     left_out: dict[str, str] = {}
     loaded = load(config, left_out=left_out)
     if which in left_out:
@@ -138,7 +148,7 @@ def load_one(config: Config, which: str) -> Plugin:
         if plugin.name == which:
             return plugin
     if importlib.util.find_spec(which.partition(".")[0]) is not None:
-        return load(_with_only(config, which))[0]
+        return load(_with_only(config, which), need_limits=False)[0]
     known = ", ".join(sorted(plugin.name for plugin in loaded)) or "none"
     raise PluginError(
         f"no plugin is called {which}; the loaded plugins are: {known}. A file or a module can be given too"

@@ -239,6 +239,14 @@ def test_one_plugin_is_found_by_its_name_its_file_or_its_module(tmp_path: Path) 
     assert [one.handler for one in validate_plugin(config.load(path, {}), "other")] == ["other.one"]
 
 
+def test_one_file_or_module_needs_no_limits_in_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "limited_shop.py").write_text(on("'*', limit='crm'"))
+    monkeypatch.syspath_prepend(tmp_path)
+    for which in (str(tmp_path / "limited_shop.py"), "limited_shop"):
+        (found,) = validate_plugin(config.load(None, {}), which)
+        assert (found.handler, found.details["limit"]) == ("shop.one", "crm")
+
+
 def test_two_plugins_with_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(HEAD + ONE)
     (tmp_path / "b.py").write_text(HEAD + ONE.replace("one", "two"))

@@ -151,7 +151,8 @@ def test_wrong_arguments_are_reported(tmp_path: Path) -> None:
 
 
 def test_only_the_clean_run(tmp_path: Path) -> None:
-    (tmp_path / "plugin.py").write_text(NOT_IDEMPOTENT)
+    """Of a plugin whose limit is in no config: limits are ignored."""
+    (tmp_path / "plugin.py").write_text(NOT_IDEMPOTENT.replace('"order.paid"', '"order.paid", limit="target"'))
     done = command(tmp_path, str(tmp_path / "plugin.py"), "--only", "clean", "--json")
     assert (done.exit_code, report_in(done)["scenarios"]) == (0, ["clean"])
 
