@@ -50,13 +50,19 @@ def _check_alerts(settings: FileSettings, places: Places) -> None:
         raise ConfigError(
             f'{where}: alerts.rules.silent names {unknown[0]}, which is no store; "*" is every other store'
         )
+    heartbeat = alerts.heartbeat_url.get_secret_value()
+    _check_alert_url(places, "heartbeat_url", url=heartbeat, allowed=alerts.heartbeat_private, key="heartbeat_private")
     for name, target in alerts.targets.items():
-        if target.url.get_secret_value().startswith("http:") and not target.allow_private:
-            where = places.nearest(("alerts", "targets", name, "url"))
-            raise ConfigError(
-                f"{where}: alerts.targets.{name}.url is not https; use https, or set allow_private = true if it is on "
-                "your own network"
-            )
+        url = target.url.get_secret_value()
+        _check_alert_url(places, "targets", name, "url", url=url, allowed=target.allow_private, key="allow_private")
+
+
+def _check_alert_url(places: Places, *path: str, url: str, allowed: object, key: str) -> None:
+    parts, what = urlsplit(url), f"{places.nearest(('alerts', *path))}: alerts.{'.'.join(path)}"
+    if parts.scheme == "http" and not allowed:
+        raise ConfigError(f"{what} is not https; use https, or set {key} = true if it is on your own network")
+    if "@" in parts.netloc:
+        raise ConfigError(f"{what} has a user or a password, which are not sent; leave them out")
 
 
 def _check_ca_file(settings: FileSettings, places: Places) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from redis import Redis
 from standardwebhooks import Webhook
+from structlog.testing import capture_logs
 
 from receiver.config import load
 from receiver.contract.errors import ConfigError
@@ -446,6 +447,16 @@ def test_the_heartbeat_stops_with_redis(make_system: Callable[..., System], own_
     eventually(lambda: len(target.received) > before, 20, what="it is called again")
 
 
+def test_a_heartbeat_to_a_private_address_names_its_own_key(
+    make_system: Callable[..., System],
+) -> None:
+    system = make_system(more='[alerts]\nheartbeat_url = "https://127.0.0.1:9/ping"\n')
+    with capture_logs() as lines:
+        alert_sending.AlertThread(lambda: system.config).round()
+        (line,) = eventually(lambda: lines, what="it was called")
+    assert 'set heartbeat_private = ["127.0.0.1/32"]' in line["why"]
+
+
 # The command
 
 
@@ -464,6 +475,9 @@ def test_the_commands_of_the_page(make_system: Callable[..., System], target: Ta
     refused = system.run_cli("alerts", "test", "memory")
     assert refused.returncode == 1
     assert "t0: not accepted: 127.0.0.1 answered 503" in refused.stdout
+    target.answer = (302, {"location": "https://ops.example/new"}, b"")
+    moved = system.run_cli("alerts", "test", "memory")
+    assert "127.0.0.1 answered 302, a redirect to ops.example; set the new URL" in " ".join(moved.stdout.split())
 
 
 def test_a_test_needs_a_rule_and_a_target(system: System) -> None:
@@ -481,7 +495,17 @@ def test_a_test_needs_a_rule_and_a_target(system: System) -> None:
     [
         ('[alerts.rules]\nfailing = "a lot"', 'write "20%"'),
         ('[alerts.rules]\nsilent = {west = "1h"}', "west, which is no store"),
-        ('[alerts.targets.x]\nurl = "http://ops.example/x"', "is not https"),
+        (
+            '[alerts.targets.x]\nurl = "http://ops.example/x"',
+            "alerts.targets.x.url is not https; use https, or set allow_",
+        ),
+        ('[alerts.targets.x]\nurl = "HTTP://ops.example/x"', "is not https"),
+        ('[alerts.targets.x]\nurl = "https://me:pw@ops.example/x"', "targets.x.url has a user or a password"),
+        (
+            '[alerts]\nheartbeat_url = "http://127.0.0.1:25100/x"',
+            "alerts.heartbeat_url is not https; use https, or set heartbeat_private = true",
+        ),
+        ('[alerts]\nheartbeat_url = "https://me@hc.example/x"', "alerts.heartbeat_url has a user or a password"),
         ('[alerts.targets.x]\nurl = "ops"', "not a URL"),
         ('[alerts.targets.x]\nurl = "https://ops.example"\nsecret = "whsec_"', "24 to 64 random bytes"),
     ],

@@ -19,7 +19,7 @@ from receiver.inbox import connect_to
 from receiver.inbox.alert_store import AlertMessage, AlertStore
 from workers.processes import Schedule
 from workers.runtime.alerting.alert_messages import request
-from workers.storeapi.errors import ApiError
+from workers.storeapi.errors import ApiError, Redirected
 from workers.storeapi.transport.http import HttpSession, host_of
 
 ROUND_EVERY = 0.5
@@ -53,6 +53,8 @@ def _call(session: HttpSession, method: str, url: str, headers: Mapping[str, str
     host = host_of(url)
     try:
         response = session.send(method, url, headers=headers, content=body, until=time.monotonic() + SEND_SECONDS)
+    except Redirected as error:
+        raise NotSent(f"{host} answered {error.status}, a redirect to {error.target}; set the new URL") from None
     except ApiError as error:
         raise NotSent(f"{host}: {error.reason}") from None
     if not 200 <= response.status < 300:
@@ -146,7 +148,7 @@ class AlertThread:
             _call(session, "GET", alerts.heartbeat_url.get_secret_value(), {}, None)
             self._outage.worked()
         except NotSent as error:
-            self._outage.failed(why=str(error))
+            self._outage.failed(why=str(error).replace("allow_private", "heartbeat_private"))  # the key to set here
 
 
 def _do(task: Task, slots: threading.Semaphore) -> None:
