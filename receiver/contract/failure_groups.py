@@ -13,6 +13,8 @@ from collections.abc import Iterable
 MAX_LINE = 1_000
 """How much of a message is read: of its first line, since the next ones are details."""
 MAX_PATTERN = 200
+MIN_ID = 4
+"""A known number with fewer digits, where a code is usual, is a code: it may be equal to the id by chance."""
 
 _NAMES_ARE_CODE = frozenset(
     ("AttributeError", "ImportError", "KeyError", "ModuleNotFoundError", "NameError", "RecordError", "TypeError")
@@ -59,7 +61,11 @@ def group_id(handler: str, kind: str, message: str, *, function: str = "", known
 
 
 def message_pattern(message: str, *, known: Iterable[str] = (), keep_names: bool = False) -> str:
-    """A message without its variables: numbers, ids, dates, URLs, addresses, quoted values, and the known values."""
+    """A message without its variables: numbers, ids, dates, URLs, addresses, quoted values, and the known values.
+
+    A known value that is a number is a variable like any other one, and only tells an id from a code: a short one may
+    be a part of an address or of a date by chance.
+    """
 
     def unquote(match: re.Match[str]) -> str:
         inside = next((one for one in match.groups() if one is not None), match[0][1:-1])
@@ -72,12 +78,18 @@ def message_pattern(message: str, *, known: Iterable[str] = (), keep_names: bool
             return inside if label[1] and all(map(_WORD.fullmatch, inside.split())) else _VARIABLE
         return inside if inside.islower() and _NAME.fullmatch(inside) else _VARIABLE
 
+    def keep_code(match: re.Match[str]) -> str:
+        return match[0] if ids & {*match.groups()} else " ".join(filter(None, match.groups())).translate(_SUPERSCRIPT)
+
     text = message.strip().partition("\n")[0][:MAX_LINE]
+    ids = set[str]()
     for value in known:
-        if value:
+        if value.isdecimal() and len(value) >= MIN_ID:
+            ids.add(value)
+        elif value and not value.isdecimal():
             text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", _VARIABLE, text)
     for codes in (_STATUS, _CODE):
-        text = codes.sub(lambda match: " ".join(filter(None, match.groups())).translate(_SUPERSCRIPT), text)
+        text = codes.sub(keep_code, text)
     text = _VARIABLES.sub(_VARIABLE, _QUOTED.sub(unquote, text))
     return " ".join(_LIST.sub(_VARIABLE, text).split())[:MAX_PATTERN]
 

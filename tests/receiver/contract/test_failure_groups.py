@@ -111,6 +111,32 @@ def test_values_of_the_event_are_variables_wherever_the_message_has_them() -> No
     assert one == group_id("h", "Fail", "orders.get at south: no RED there", known=("south", "RED", ""))
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "no connection to 127.0.0.1:8080",
+        "due 2026-11-15 has passed",
+        "timed out after 3. Try later",
+        "[Errno 1] x",
+        "HTTP 500",
+        "error code: 17",
+    ],
+)
+def test_a_number_that_is_an_id_by_chance_does_not_split_a_group(message: str) -> None:
+    ids = ("0", "1", "2", "3", "11", "17", "127", "500", "2026", "8080", "4711000000001")
+    assert {message_pattern(message, known=("north", one)) for one in ids} == {message_pattern(message)}
+
+
+@pytest.mark.parametrize("length", [4, 5, 6, 13])
+@pytest.mark.parametrize(
+    "message",
+    ["no order {}", "no order {}.", "order-{}: failed", "order #{} of 3", "'{}'", "error {}", "return code {}", "[{}]"],
+)
+def test_an_id_of_digits_is_a_variable_also_where_a_code_is_usual(message: str, length: int) -> None:
+    ids = ("1" * length, "2" * length)
+    assert len({message_pattern(message.format(one), known=("north", one)) for one in ids}) == 1
+
+
 @pytest.mark.parametrize("text", ["'" * 100_000, "/" * 100_000, "a1" * 100_000, "a@" * 100_000, "\ud800 lone"])
 def test_no_message_takes_long(text: str) -> None:
     began = time.process_time()
