@@ -10,7 +10,7 @@ import orjson
 import tomli_w
 
 from receiver.contract.diagnosis.captures import OMITTED, Capture, omitted
-from receiver.contract.diagnosis.event_sources import choose_sources
+from receiver.contract.diagnosis.event_sources import choose_sources, guess_id
 from receiver.contract.diagnosis.search import Match, Search, decode_secret_variants, find_signer
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import UNREADABLE
@@ -111,7 +111,7 @@ class _Detector:
         return Detection(None, notes=tuple(self._unmatched()), tried=self._tried(search))
 
     def _detected(self, schemes: list[Scheme]) -> Detection:
-        scheme = self._with_sources(schemes[0])
+        scheme = self._with_guessed_id(self._with_sources(schemes[0]))
         return Detection(
             scheme,
             url=self._signed_url(scheme),
@@ -148,6 +148,15 @@ class _Detector:
                 self.notes.append(f"a delivery is a batch: each item of the list at {batch} becomes an event")
                 return replace(scheme, batch=batch, event=of_item)
         return replace(scheme, event=replace(event, topic=Sources().topic))
+
+    def _with_guessed_id(self, scheme: Scheme) -> Scheme:
+        event = scheme.event
+        used = {scheme.timestamp, *event.topic, *event.resource_id}
+        guess = () if event.id or scheme.batch else guess_id(self.captures, used=used, signs=scheme.signs)
+        if guess:
+            why = "no other signed header differs; remove it if it differs in a repeated delivery too"
+            self.notes.append(f"guess: the id is {guess[0]}: {why}")
+        return replace(scheme, event=replace(event, id=event.id or guess))
 
     def _batches(self) -> Iterator[tuple[str, list[Capture]]]:
         """Yield each place where every capture has a list of objects, with these as captures of their own."""

@@ -39,6 +39,7 @@ _OTHER_IDS = _set("""
     org organization organisation installation company site project seller partner endpoint config request trace
     correlation parent span session api location channel workspace owner sender actor vendor integration environment
 """)
+_NO_ID = _OTHER_IDS | _set("nonce salt random attempt attempts retry count")
 _NOT_A_TOPIC = _set("""
     id uuid guid retry attempt attempts count version time timestamp date at url uri domain host email currency locale
     format algorithm environment mode content user agent signature token key nonce sha hash status state source
@@ -62,6 +63,21 @@ _STORE_WORDS = _set("shop store merchant seller")
 def choose_sources(captures: Sequence[Capture], *, used: set[str], signs: Callable[[str], bool]) -> Sources:
     """Return the sources that fit every capture best. `used` are those of the signature and of its timestamp."""
     return _Chooser(captures, used, signs).choose()
+
+
+def guess_id(captures: Sequence[Capture], *, used: set[str], signs: Callable[[str], bool]) -> tuple[str, ...]:
+    """The only signed header that differs in all captures, whatever its name; empty if there is none, or several."""
+    if len({one.body for one in captures}) < max(len(captures), 2):  # in a redelivery, an id does not differ
+        return ()
+    texts = {source: {one.values.get(source, "") for one in captures} for source in captures[0].values}
+    found = [
+        source
+        for source, different in texts.items()
+        if source.startswith("header:") and source not in used and signs(source) and len(different) == len(captures)
+        if not _NO_ID.intersection(words(source))
+        if all(text and " " not in text and not is_time(text) for text in different)
+    ]
+    return tuple(found) if len(found) == 1 else ()
 
 
 class _Value:

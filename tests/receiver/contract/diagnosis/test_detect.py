@@ -279,6 +279,39 @@ def test_a_signed_header_is_the_id_if_two_captures_prove_that_it_differs() -> No
     assert "proven: header:x-acme-id differs in 2 captures with different bodies" in two.notes
 
 
+def ref_order(number: int, **more: str) -> tuple[dict[str, str], bytes]:
+    """A store that signs REF.BODY, or REF.X.BODY with another header `x`."""
+    headers, body = {"z-ref": f"ab{number}", **more}, orjson.dumps({"event": "order.updated", "data": {"id": number}})
+    return {**headers, "x-sig": mac(SECRET, ".".join(headers.values()).encode() + b"." + body).hex()}, body
+
+
+def test_the_only_signed_header_that_differs_is_guessed_to_be_the_id() -> None:
+    found = detected([ref_order(1), ref_order(2), ref_order(3)], SECRET)
+    assert found.scheme is not None
+    assert found.scheme.event.id == ("header:z-ref",)
+    assert found.notes[0].startswith("guess: the id is header:z-ref: no other signed header differs; remove it if")
+    constant = detected([ref_order(1, x="a"), ref_order(2, x="a")], SECRET)
+    assert constant.scheme is not None
+    assert constant.scheme.event.id == ("header:z-ref",)
+
+
+@pytest.mark.parametrize(
+    "captures",
+    [
+        [ref_order(1)],
+        [ref_order(1), ref_order(2), ref_order(2)],
+        [ref_order(1, x="qa"), ref_order(2, x="qb")],
+        [({"z-ref": "ab1", "x-sig": mac(SECRET, b'{"event":"a.b"}').hex()}, b'{"event":"a.b"}')],
+    ],
+    ids=["one capture", "a redelivery", "two that differ", "not signed"],
+)
+def test_no_id_is_guessed_without_proof(captures: list[tuple[dict[str, str], bytes]]) -> None:
+    found = detected(captures, SECRET)
+    assert found.scheme is not None
+    assert found.scheme.event.id == ()
+    assert any("no delivery id was found" in note for note in found.notes)
+
+
 def test_two_captures_of_one_delivery_prove_nothing() -> None:
     body = orjson.dumps({"event": "order.updated", "data": {"id": 7}})
     delivery = ({"x-delivery-id": "d", "x-sig": mac(SECRET, body).hex()}, body)
