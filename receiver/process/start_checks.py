@@ -68,9 +68,10 @@ def prepare_data_dir(data_dir: Path, *, set_by: str = "") -> None:
         raise ConfigError(f"[redis] data_dir: {data_dir} is not a folder; move it away, or set another one") from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # with a full disk, deliveries still go to Redis
+            is_read_only = error.errno == errno.EROFS
+            fix = "make it writable (a mount, or systemd's ReadWritePaths=)" if is_read_only else "change its owner"
             raise ConfigError(
-                f"[redis] data_dir: {data_dir} cannot be written: {error.strerror}; "
-                "change its owner, or set another one"
+                f"[redis] data_dir: {data_dir} cannot be written: {error.strerror}; {fix}, or set another one"
             ) from None
     closed = [str(path) for path in open_to_others(data_dir) if _close(path, data_dir.resolve())]
     if closed:

@@ -174,7 +174,8 @@ def test_a_data_directory_on_a_read_only_disk_is_refused(system: System, command
     with mounted(data, "ro,size=1m"):
         done = start(command, system.config_file)
     assert done.returncode == 2
-    assert f"[redis] data_dir: {data} cannot be written: Read-only file system" in done.stderr
+    assert f"[redis] data_dir: {data} cannot be written: Read-only file system; make it writable" in done.stderr
+    assert "owner" not in done.stderr
 
 
 def test_a_full_disk_does_not_keep_the_receiver_from_starting(system: System) -> None:

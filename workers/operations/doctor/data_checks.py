@@ -39,7 +39,7 @@ def _forecast(facts: Facts, limit: int, usage: str) -> Finding:
     footprint = facts.inbox.footprint
     events_per_day = sum(footprint.lately.values()) / footprint.seconds * DAY
     each = footprint.record + footprint.body + footprint.once
-    rate = f"{counted(round(events_per_day), 'event')} a day of {size(each)}"
+    rate = f"{counted(round(events_per_day), 'event')} a day of {size(each)}, measured over {span(footprint.seconds)},"
     final = final_size(facts)
     if final <= HIGH_MEMORY * limit:
         return ok("memory", f"{usage}; {rate} will need {size(final)}")

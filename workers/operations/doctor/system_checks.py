@@ -250,6 +250,8 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
     if host.refused_fault:
         text = f"refused deliveries cannot be read: {host.refused_fault}"
         fix = f"check the owner of {REFUSED_FILE} and the disk; `storehooks web` sets a damaged file aside"
+        if host.read_only or host.free < RESERVED_DISK_BYTES:
+            fix = "mount it writable" if host.read_only else "free disk space"
         yield warn("disk", text, "no event is missing: they were not accepted", fix=fix)
     if host.read_only:
         text = f"the disk of {host.data_dir} is read-only: if the server is unreachable, every delivery is answered 503"

@@ -244,7 +244,7 @@ def test_reused_delivery_ids(facts: Facts, counts: dict[str, int], says: str) ->
 @pytest.mark.parametrize(
     ("used", "maxmemory", "events_per_day", "says"),
     [
-        (GB, 4 * GB, 1000, "ok memory: 1 GB of 4 GB; 1,000 events a day of 1.95 kB will need"),
+        (GB, 4 * GB, 1000, "ok memory: 1 GB of 4 GB; 1,000 events a day of 1.95 kB, measured over 1 d, will need"),
         (GB, 4 * GB, 10, "ok memory: 1 GB of 4 GB, 1,000 events; too few recent events"),
         (int(3.5 * GB), 4 * GB, 10, "fail memory: 3.5 GB of 4 GB used: new deliveries go to the spool"),
         (GB, 4 * GB, 50_000_000, "fail memory: 1 GB of 4 GB; 50,000,000 events a day"),
@@ -252,7 +252,7 @@ def test_reused_delivery_ids(facts: Facts, counts: dict[str, int], says: str) ->
             GB,
             4 * GB,
             350_000,
-            "warn memory: 1 GB of 4 GB; 350,000 events a day of 1.95 kB will fill it in 3 d and need",
+            "warn memory: 1 GB of 4 GB; 350,000 events a day of 1.95 kB, measured over 1 d, will fill it in 3 d",
         ),
         (GB, 0, 1000, "ok memory: 1 GB of 8 GB (the machine's memory; maxmemory is not set); 1,000 events"),
     ],
@@ -386,6 +386,21 @@ def test_a_host_that_has_not_the_files_of_the_history_is_told_although_another_m
 )
 def test_disk_findings(facts: Facts, host: HostFacts, says: str) -> None:
     assert only_line(system_checks.check_disk(replace(facts, host=host))).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("host", "fix"),
+    [
+        (HostFacts("/srv/data", True, 0), "free disk space"),
+        (HostFacts("/srv/data", False, GB, read_only=True), "mount it writable"),
+        (HostFacts("/srv/data", True, GB), "check the owner of refused.sqlite3 and the disk"),
+    ],
+)
+def test_refusals_that_cannot_be_read_have_the_fix_of_their_cause(facts: Facts, host: HostFacts, fix: str) -> None:
+    host = replace(host, refused_fault="unable to open database file")
+    first = as_lines(system_checks.check_disk(replace(facts, host=host)))[0]
+    assert first.startswith("warn disk: refused deliveries cannot be read")
+    assert first.partition(" -> ")[2].startswith(fix)
 
 
 def test_a_full_disk_says_that_refusals_may_not_be_seen(facts: Facts) -> None:
