@@ -42,6 +42,11 @@ def event_id(store: str, duplicate_key: bytes) -> str:
     return digest[:ID_LENGTH].translate(_LETTERS).decode()
 
 
+def delivery_key(delivery_id: str) -> bytes:
+    """The duplicate key of a delivery whose id tells it from all others of its store."""
+    return b"id\0" + delivery_id.encode("utf-8", "surrogatepass")
+
+
 def body_digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:16]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.event import UNREADABLE, Event, build, event_id, follow, form_fields, is_form, walk
+from receiver.contract.event import UNREADABLE, Event, build, delivery_key, event_id, follow, form_fields, is_form, walk
 from receiver.contract.redaction import Budget, TooManyValues, redact
 from receiver.contract.signing.signatures import Headers, Scheme, id_has_separator, joined_id, may_be_cut, verify
 from receiver.contract.signing.sources import Reader, count_containers, item_slices, too_many_containers
@@ -134,7 +134,7 @@ def read_delivery(
         _refuse_if_changed(scheme, headers, body, is_form=readable)
     joined = joined_id(scheme, headers, document) if scheme.joined_ids else b""
     delivery_id = _text(scheme.event.readers["id"], arrival, document, body)
-    id_key = b"joined\0" + joined if joined else b"id\0" + delivery_id.encode("utf-8", "surrogatepass")
+    id_key = b"joined\0" + joined if joined else delivery_key(delivery_id)
     alone = _id_counts_alone(scheme, headers, document, is_json, joined)
     identity = (delivery_id, id_key, alone, body)
     return _read_event(arrival, identity, stored_headers(headers, scheme.reads), body, document, problem)
@@ -247,7 +247,7 @@ def _read_item(
     problem = "" if isinstance(item, dict) else "the item is not an object"
     delivery_id = _text(scheme.event.item_id, arrival, item, text)
     if delivery_id:
-        id_key, alone = b"id\0" + delivery_id.encode("utf-8", "surrogatepass"), scheme.dedupe == "id"
+        id_key, alone = delivery_key(delivery_id), scheme.dedupe == "id"
     else:
         delivery_id = _text(scheme.event.readers["id"], arrival, None, text)
         joined = joined_id(scheme, headers, None) if scheme.joined_ids else b""

@@ -63,6 +63,11 @@ def stored_in_inbox(reply: AcceptResult | RedisError) -> Stored | None:
     return Stored(reply.status, reply.id, "redis", reply.items) if isinstance(reply, AcceptResult) else None
 
 
+def _is_spooled(result: Stored | NotStored) -> bool:
+    """Whether the spool has it: False also for one whose store is over its share."""
+    return isinstance(result, Stored) and result.status != "full"
+
+
 class Readiness(NamedTuple):
     """Where a delivery would be stored now, and what waits in the spool."""
 
@@ -211,7 +216,7 @@ class DeliveryStorage:
             stored |= zip(left, self._spool_group([deliveries[at] for at in left]), strict=True)
         if not self._breaker.forbids_inbox and not self._breaker.is_open:
             # Their stores have older rows, but the spool takes no more: an answer is worth more than the order.
-            untried = [at for at in left if at not in direct and isinstance(stored[at], NotStored)]
+            untried = [at for at in left if at not in direct and not _is_spooled(stored[at])]
             stored |= self._accept_at(untried, deliveries)
         return [stored[at] for at in range(len(deliveries))]
 

@@ -82,8 +82,10 @@ def documented_system(system: System) -> System:
 def test_every_command_of_a_document_works(demo: System, document: Path) -> None:
     environ = {"STOREHOOKS_CONFIG": str(demo.config_file), "DEMO_SECRET": SANDBOX_SECRET}
     for line in commands(document):
-        assert line.startswith("storehooks "), line
-        done = typed(line, env=environ, cwd=demo.folder)
+        variables, command, words = line.partition("storehooks ")
+        assert command, line
+        own = dict(one.split("=", 1) for one in variables.split())
+        done = typed(command + words, env=environ | own, cwd=demo.folder)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr
         if "||" in line:

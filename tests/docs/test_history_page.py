@@ -11,11 +11,17 @@ import psycopg
 import pytest
 
 from receiver.config import load
+from receiver.inbox import Outcome
+from receiver.inbox.outcomes import OutcomeKind
+from tests.receiver.inbox.test_inbox import GREET, claim_one, route
+from tests.support.harness import System
 from tests.support.past_events import past_event
 from tests.support.postgres import needs_postgres, postgres_server
 from tests.support.programs import ROOT
+from workers.history.past_events import HistoryDatabase
 from workers.history.postgres_history import PostgresHistory
 from workers.history.sqlite_history import SqliteHistory
+from workers.runtime.history_mover import Mover
 
 PAGE = (ROOT / "docs/history.md").read_text()
 
@@ -77,3 +83,36 @@ def test_the_queries_for_postgresql_run_with_the_rights_of_the_page() -> None:
             for refused in ("SELECT * FROM storehooks.records", "DELETE FROM storehooks.contents"):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     db.execute(refused.encode())
+
+
+@pytest.mark.full
+@needs_postgres
+def test_no_event_is_left_behind_on_the_way_from_sqlite_to_postgresql(system: System) -> None:
+    """By the page one exported before the restart, and deleted what was moved to the files meanwhile."""
+
+    def settle_and_move(history: HistoryDatabase, count: int) -> list[str]:
+        history.check()
+        accepted = [system.accept() for _ in range(count)]
+        for _ in accepted:
+            (run,) = route(system.inbox, claim_one(system.inbox), GREET)
+            system.inbox.finish([Outcome(run, OutcomeKind.DONE, {"version": "1"})])
+        assert Mover(system.client, history).move(age=-1, known_for=3600).moved == count
+        history.close()
+        return accepted
+
+    past = settle_and_move(SqliteHistory(system.config.data_dir / "history"), 3)
+    with postgres_server() as server:
+        past += settle_and_move(PostgresHistory(server.url()), 2)
+        with system.config_file.open("a") as config:
+            config.write(f'\n[history]\nurl = "{server.url()}"\n')
+        (steps,) = [block for block in blocks("sh") if "past.ndjson.gz" in block]
+        for line in steps.splitlines():
+            *variables, words = line.partition("storehooks ")[::2]
+            env = dict(one.split("=") for one in " ".join(variables).split())
+            words = words.replace("past.ndjson.gz", str(system.folder / "past.ndjson.gz"))
+            done = system.run_cli(*words.split(), env=env)
+            assert done.returncode == 0, done.stderr
+        assert "events: 3 new" in done.stdout
+        history = PostgresHistory(server.url())
+        assert {one.id for one in history.events(past)} == {*past}
+        history.close()

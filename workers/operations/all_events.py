@@ -94,6 +94,9 @@ class AllEvents:
         """The id of an event, given by an id that its sender was told, by a delivery or resource id (the newest of
         them), as `last`, or by the beginning of its id. Raises NotFound, and ConfigError if several begin so."""
         missing = f"no event {which[:64]!r}; `storehooks events` lists them"
+        if self._client.zcard(keys.INDEX) > MAX_SCANNED:
+            missing = f"no event {which[:64]!r} among the newest {MAX_SCANNED:,} in Redis; older ones are found"
+            missing += " by the event's id, and by `storehooks events --delivery ID`"
         if which == LAST:
             missing = "no event was accepted yet; `storehooks send order.created` sends one"
             return choose(which, self._newest_ids(1), kind="events", missing=missing)

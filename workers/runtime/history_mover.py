@@ -24,6 +24,8 @@ LOOK_SECONDS = 0.05
 """It pauses at least this long after each slice, to see how much others use without it."""
 SMALL_SLICE = 200
 """Number of events moved at once while others are at work: they wait for it where all processors are busy."""
+MAX_PAUSE = 10.0
+"""Seconds: a slice may have waited for a database that hung, and memory may be short meanwhile."""
 SHORT_OF_MEMORY = 0.7
 """Part of maxmemory. From here on events are moved as soon as they have settled, and without pauses; at 0.85 new
 deliveries go to the spool."""
@@ -113,4 +115,4 @@ def pause_after(spent: float, load: float) -> float:
     """Seconds to pause after a slice that took `spent` seconds."""
     over = (min(max(load, IN_USE), BUSY) - IN_USE) / (BUSY - IN_USE)
     part = 1 - over * (1 - LEAST_PART)
-    return max(LOOK_SECONDS, spent * (1 / part - 1))
+    return min(max(LOOK_SECONDS, spent * (1 / part - 1)), MAX_PAUSE)

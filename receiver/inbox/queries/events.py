@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import orjson
 
-from receiver.contract.event import Event
+from receiver.contract.event import Event, delivery_key
+from receiver.contract.event import event_id as id_of_event
 from receiver.inbox import keys
 from receiver.inbox.model import (
     FIRST_VERSION,
@@ -215,14 +216,23 @@ class EventQueries(ServerUser):
         return list(islice(self._newest(index, since, min(limit, _PAGE)), limit))
 
     def find_id(self, which: str) -> str:
-        """The id of an event given by an id that its sender was told, or by a delivery or resource id (the newest of
-        them, if it is among the newest events). Empty if there is none."""
+        """The id of an event given by an id that its sender was told, by a delivery id that tells it from all others,
+        or by another delivery or resource id (the newest, if it is among the newest events). Empty if there is none."""
         if self.client.exists(keys.EVENT + which):
             return which
         if same := self.client.get(keys.SAME + which):
             return as_text(same)
         newest = islice(self._newest(keys.INDEX, None), MAX_SCANNED)
-        return next((one.id for one in newest if which in (one.delivery_id, one.resource_id)), "")
+        found = (one.id for one in newest if which in (one.delivery_id, one.resource_id))
+        return next(found, "") or self._find_delivery(which)
+
+    def _find_delivery(self, delivery_id: str) -> str:
+        ids = [id_of_event(store, delivery_key(delivery_id)) for store in self.counters().stores]
+        pipeline = self.client.pipeline(transaction=False)
+        for one in ids:
+            pipeline.zscore(keys.INDEX, one)
+        found = [(at, one) for at, one in zip(pipeline.execute(), ids, strict=True) if at is not None]
+        return max(found)[1] if found else ""
 
     def newest_ids(self, limit: int) -> list[tuple[str, int]]:
         """The ids of the newest events, each with its time of acceptance (us), the newest first."""

@@ -133,6 +133,17 @@ def test_a_store_that_floods_the_spool_leaves_space_for_other_stores(system: Sys
     assert statuses(storage.store_all(padded(system, 20))) == ["accepted"] * 20, "the store can spool again"
 
 
+def test_a_store_whose_share_of_the_spool_is_full_uses_the_server_once_it_is_back(system: System) -> None:
+    """Its deliveries were answered 503 until its rows were drained."""
+    config = changed(system.config, spool_bytes=8 << 20)
+    away, back = without_redis(config), storage_of(system, config)
+    while "full" not in statuses(away.store_all(padded(system, 20))):
+        pass
+    (stored,) = back.store_all(padded(system, 1))
+    assert isinstance(stored, Stored)
+    assert (stored.status, stored.where) == ("accepted", "redis")
+
+
 def test_stores_that_flood_the_spool_share_it_and_leave_one_share_free(system: System, tmp_path: Path) -> None:
     (one,) = padded(system, 1, 1000)
     events, limit = open_events(tmp_path / "shared"), 1 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from receiver.inbox.administration import ReopenResult
 from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.history_moves import HistoryMoves
 from receiver.inbox.outcomes import OutcomeKind
+from receiver.inbox.queries import events as queries
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import System
 from workers.history.event_filter import EventFilter, where_of
 from workers.history.past_events import HistoryDatabase, HistoryError, PastEvent
 from workers.history.sqlite_history import SqliteHistory
+from workers.operations import all_events
 from workers.operations.all_events import AllEvents
 from workers.operations.replay import Replay, Selection
 from workers.runtime.history_mover import Mover
@@ -134,6 +137,23 @@ def test_the_search_finds_in_both(both: Both) -> None:
     since = int(system.client.zscore(keys.INDEX, product))
     assert both.ids(since=since) == [failed, south, product]
     assert both.ids(until=since) == [other, past[2], past[1], past[0]]
+
+
+def test_an_event_is_found_by_its_delivery_id_at_any_age(
+    make_system: Callable[..., System], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the newest 2,000 it was "no event": by the page about backups, one that the store should send again."""
+    system = make_system()
+    first, other = (system.accept(store=store, delivery_id="msg_first") for store in ("north", "south"))
+    newer = [system.accept(data={"id": number}) for number in range(5)]
+    monkeypatch.setattr(queries, "MAX_SCANNED", 3)
+    monkeypatch.setattr(all_events, "MAX_SCANNED", 3)
+    events = AllEvents(system.client, None)
+    assert events.find_id("msg_first") == other, "the newest of them"
+    assert first != other
+    assert events.find_id("4") == newer[-1]
+    with pytest.raises(NotFound, match="no event 'msg_unknown' among the newest 3 in Redis"):
+        events.find_id("msg_unknown")
 
 
 def test_one_event_is_shown_alike_before_and_after_it_was_moved(both: Both) -> None:

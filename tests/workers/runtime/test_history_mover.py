@@ -17,7 +17,7 @@ from tests.support.harness import Server, System
 from workers.history.past_events import HistoryError, NotMoved, PastEvent
 from workers.history.sqlite_history import SqliteHistory
 from workers.runtime import history_mover
-from workers.runtime.history_mover import LOOK_SECONDS, Load, Mover, Slice, pause_after, slice_at
+from workers.runtime.history_mover import LOOK_SECONDS, MAX_PAUSE, Load, Mover, Slice, pause_after, slice_at
 
 
 class Watched(SqliteHistory):
@@ -158,6 +158,7 @@ def test_pauses_grow_with_the_load_of_others() -> None:
     assert pauses[0] > LOOK_SECONDS
     assert pauses[2] == pytest.approx(0.5, rel=0.2), "half of the time at half way"
     assert pauses[-1] == pytest.approx(0.5 * 19) == pause_after(0.5, 1.0)
+    assert pause_after(30.0, 1.0) == MAX_PAUSE, "after a database that hung it was ten minutes, also at maxmemory"
     assert slice_at(0.3) > slice_at(0.4)
 
 
