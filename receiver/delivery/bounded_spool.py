@@ -32,7 +32,7 @@ from receiver.spool import (
 )
 
 NO_FILE = (0, 0)
-HANGS_AFTER = BUSY_SECONDS
+HANGS_AFTER = BUSY_SECONDS + 1
 """Seconds: no write waits longer for others, so one that takes longer waits for the disk."""
 NEW_FILE_EVERY = 60.0
 """A disk may damage every file: this is the least time between two new ones."""

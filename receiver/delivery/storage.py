@@ -158,8 +158,9 @@ class DeliveryStorage:
             try:
                 if time.monotonic() - self._tried_at >= READY_SECONDS:
                     self._try_began = time.monotonic()
-                    self._stores_in = self._try_to_store()
-                    self._tried_at = time.monotonic()
+                    stores_in = self._try_to_store()
+                    if trying is self._trying:  # else it hung, and others have tried since
+                        self._stores_in, self._tried_at = stores_in, time.monotonic()
             finally:
                 trying.release()
         elif is_old and time.monotonic() - self._try_began >= longest_try:

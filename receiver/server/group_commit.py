@@ -60,10 +60,9 @@ class GroupCommit:
             self._on_event()  # the loop may have been busy elsewhere, and the reply may be here
             if self._sent and monotonic() > self._deadline:
                 self._fail(RedisTimeout("no reply in time"))
-        if self._in_progress and self._storage.disk_hangs and monotonic() - self._in_progress.began > HANGS_AFTER:
-            self._thread.shutdown(wait=False)  # it may end days later
-            self._thread = _started_thread()
-            self._in_thread(self._in_progress.store)
+        group = self._in_progress
+        if group and group.is_first and self._storage.disk_hangs and monotonic() - group.began > HANGS_AFTER:
+            self._leave_thread(group)
 
     # On the polled connection
 
@@ -133,8 +132,15 @@ class GroupCommit:
 
         self._in_thread(store)
 
-    def _in_thread(self, store: Callable[[], ThreadResult]) -> None:
-        started = self._in_progress = _InProgress(store, monotonic())
+    def _leave_thread(self, group: _InProgress) -> None:
+        """Once for a group: the next thread does not use the disk, and may have to wait for Redis."""
+        thread = _started_thread()
+        self._thread.shutdown(wait=False)  # it may end days later
+        self._thread = thread
+        self._in_thread(group.store, is_first=False)
+
+    def _in_thread(self, store: Callable[[], ThreadResult], *, is_first: bool = True) -> None:
+        started = self._in_progress = _InProgress(store, monotonic(), is_first)
         done = self._thread.submit(store)
         done.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._on_thread_done, started, future))
 
@@ -160,6 +166,7 @@ class _InProgress(NamedTuple):
 
     store: Callable[[], ThreadResult]
     began: float
+    is_first: bool
 
 
 def _started_thread() -> ThreadPoolExecutor:

@@ -92,7 +92,7 @@ def serve(
                     channel.sendall(pack_result(run.item, result, failing=True))  # it has the timeout once more
                     call()
                 channel.sendall(pack_result(run.item, result))
-            if has_many_descriptors():  # soon other handlers could open nothing here
+            if not reader.has_begun_next and has_many_descriptors():  # soon other handlers could open nothing here
                 log.warning("many file descriptors are open; the process is replaced", after_runs_of=runs[0].handler)
                 break
     executor.shut_down()
@@ -109,6 +109,11 @@ class TicketReader:
     def __init__(self, tickets: int) -> None:
         self._tickets = tickets
         self._saved: int | None = None
+
+    @property
+    def has_begun_next(self) -> bool:
+        """Whether it holds a ticket of the next batch: the worker cannot take that run back."""
+        return self._saved is not None
 
     def take(self, batch: int) -> bool:
         """Take a ticket for one run of a batch. False: the worker took the rest of that batch back."""

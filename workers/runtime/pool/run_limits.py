@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import resource
@@ -56,8 +57,8 @@ def has_many_descriptors() -> bool:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         lowest_free = os.eventfd(0)
-    except OSError:
-        return True
+    except OSError as error:
+        return error.errno == errno.EMFILE
     os.close(lowest_free)
     return lowest_free > limit // 2
 
