@@ -23,6 +23,7 @@ from receiver.spool import (
     SpooledEvents,
     SpoolResult,
     events_files,
+    is_busy,
     is_damage,
     kept_files,
     newest_events_file,
@@ -34,6 +35,8 @@ from receiver.spool import (
 NO_FILE = (0, 0)
 HANGS_AFTER = BUSY_SECONDS + 1
 """Seconds: no write waits longer for others, so one that takes longer waits for the disk."""
+IMPATIENT_SECONDS = 0.25
+"""For which a write waits for others after one that has waited in vain: another process holds the lock, and hangs."""
 NEW_FILE_EVERY = 60.0
 """A disk may damage every file: this is the least time between two new ones."""
 
@@ -48,7 +51,9 @@ class BoundedSpool:
         self._max_bytes = config.receiver.spool_bytes
         self._has_many_stores = len(config.stores) > 1
         self._quotas = {name: store.max_stored for name, store in config.stores.items() if store.max_stored}
+        self._repeat_window = config.receiver.dedupe_window_unidentified
         self._local = threading.local()
+        self._wait_seconds = BUSY_SECONDS
         self._writes: dict[int, float] = {}
         """When the write of each thread began that is writing now."""
         self._read_only: SpooledEvents | None = None
@@ -83,6 +88,11 @@ class BoundedSpool:
         self._writes[thread] = time.monotonic()
         try:
             yield
+            self._wait_seconds = BUSY_SECONDS
+        except sqlite3.OperationalError as error:
+            if is_busy(error):
+                self._wait_seconds = IMPATIENT_SECONDS
+            raise
         finally:
             del self._writes[thread]
 
@@ -140,7 +150,7 @@ class BoundedSpool:
             return False
         try:
             with self._write():
-                self.events().try_commit()
+                self.events().try_commit(wait=self._wait_seconds)
         except (sqlite3.Error, OSError) as error:
             self.reopen(error)
             self.outage.failed(why=str(error))
@@ -158,7 +168,7 @@ class BoundedSpool:
         free = self._free_bytes() if self._has_many_stores else inf  # with one store, no space is reserved for others
         fits = events.within_limits(deliveries, free, self._quotas)
         fitting = [one for one, one_fits in zip(deliveries, fits, strict=True) if one_fits]
-        added = iter(events.add(fitting))
+        added = iter(events.add(fitting, wait=self._wait_seconds))
         if not self._local.inode == _inode(self._local.file) != NO_FILE:  # the rows are in a file that is not drained
             raise sqlite3.OperationalError("the spool file was removed or replaced")
         return [
@@ -177,7 +187,7 @@ class BoundedSpool:
             found.close()
             self._local.events = None
         self._local.file = self.file = newest_events_file(self._data_dir)
-        found = open_events(self._data_dir)
+        found = open_events(self._data_dir, repeat_window=self._repeat_window)
         self._local.events, self._local.inode = found, _inode(self._local.file)
         return found
 

@@ -182,7 +182,7 @@ class SpoolDrain:
                 break
             last = rows[-1].number
             moved = self._move_rows([row for row in rows if row.key not in in_inbox], blocked)
-            taken = {row.key: row.id for row in rows if row.key in in_inbox or row.id in moved}
+            taken = {row.key: row for row in rows if row.key in in_inbox or row.id in moved}
             done.moved += len(moved)
             done.unreadable += sum(row.delivery is None for row in rows)
             done.left += sum(row.delivery is not None for row in rows) - len(taken)
@@ -228,10 +228,10 @@ class SpoolDrain:
             self._breaker.examine(self._inbox.client)
         return done
 
-    def _delete(self, events: SpooledEvents, ids: list[str]) -> bool:
+    def _delete(self, events: SpooledEvents, rows: list[SpooledRow]) -> bool:
         """Delete rows that are in the inbox. After a failure this run tries no more."""
         try:
-            duplicates = events.delete(ids) if ids else {}
+            duplicates = events.delete(rows) if rows else {}
         except sqlite3.Error as error:
             self._spool.reopen(error)
             self._problems.error("rows of the spool are in the inbox and cannot be deleted", why=str(error))

@@ -17,7 +17,7 @@ being spooled. A refused delivery may be lost in a power cut (synchronous NORMAL
 
 from receiver.spool.compaction import compact
 from receiver.spool.damaged_events import DamagedEvents, is_damage, keep, kept_files, open_damaged, rename, set_aside
-from receiver.spool.database import BUSY_SECONDS, check_format
+from receiver.spool.database import BUSY_SECONDS, check_format, is_busy
 from receiver.spool.refused_deliveries import (
     REFUSED_FILE,
     REFUSED_FORMAT,

@@ -18,10 +18,9 @@ from receiver.spool.spooled_events import (
     READ_BYTES,
     ROW,
     SpooledRow,
-    Uptime,
     read_row,
-    read_uptime,
 )
+from receiver.spool.uptime import Uptime, read_uptime
 
 FIRST_PAGE = "-page1"
 CREATE = os.O_CREAT | os.O_EXCL | os.O_WRONLY

@@ -169,7 +169,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if not _is_busy(error) or time.monotonic() > deadline:
+            if not is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
 
@@ -185,9 +185,11 @@ def truncate_wal(connection: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def transaction(db: sqlite3.Connection, *, rows: int = 1) -> Iterator[None]:
-    """Writes about this number of rows. Of those that wait to begin, one with few rows comes before those with many."""
-    _begin(db, MANY_TRY_EVERY if rows > FEW_ROWS else FEW_TRY_EVERY)
+def transaction(db: sqlite3.Connection, *, rows: int = 1, wait: float = BUSY_SECONDS) -> Iterator[None]:
+    """Writes about this number of rows, and waits for other writers for so many seconds.
+
+    Of those that wait to begin, one with few rows comes before those with many."""
+    _begin(db, MANY_TRY_EVERY if rows > FEW_ROWS else FEW_TRY_EVERY, wait)
     try:
         yield
         db.execute("COMMIT")
@@ -197,10 +199,10 @@ def transaction(db: sqlite3.Connection, *, rows: int = 1) -> Iterator[None]:
         raise
 
 
-def _begin(db: sqlite3.Connection, try_every: float) -> None:
+def _begin(db: sqlite3.Connection, try_every: float, wait: float) -> None:
     """SQLite itself would try less and less often: one that has waited for long is overtaken again and again."""
     db.execute("PRAGMA busy_timeout = 0")
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + wait
     try:
         while not _has_begun(db, last_try=time.monotonic() > deadline):
             time.sleep(try_every)
@@ -212,11 +214,11 @@ def _has_begun(db: sqlite3.Connection, *, last_try: bool) -> bool:
     try:
         db.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
-        if last_try or not _is_busy(error):
+        if last_try or not is_busy(error):
             raise
         return False
     return True
 
 
-def _is_busy(error: sqlite3.OperationalError) -> bool:
+def is_busy(error: sqlite3.OperationalError) -> bool:
     return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY

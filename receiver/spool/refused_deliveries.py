@@ -16,7 +16,8 @@ import orjson
 from receiver.config.values import Bounds
 from receiver.contract.stores import UNKNOWN_STORE
 from receiver.spool.database import PAGE, Format, open_file, transaction, truncate_wal
-from receiver.spool.spooled_events import LATEST, Uptime, read_uptime
+from receiver.spool.spooled_events import LATEST
+from receiver.spool.uptime import Uptime, read_uptime
 
 REFUSED_FILE = "refused.sqlite3"
 LINE_COST = 400

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import secrets
 import sqlite3
-import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -19,7 +17,15 @@ import orjson
 
 from receiver.contract.event import Event, other_event_id
 from receiver.contract.intake import Delivery
-from receiver.spool.database import DamagedFileError, Format, connect_read_only, open_file, transaction
+from receiver.spool.database import (
+    BUSY_SECONDS,
+    DamagedFileError,
+    Format,
+    connect_read_only,
+    open_file,
+    transaction,
+)
+from receiver.spool.uptime import Uptime, read_uptime
 
 EVENTS_FILE = "spool.sqlite3"
 FILE_NAME = re.compile(r"spool(?:-(\d+))?\.sqlite3")
@@ -35,6 +41,8 @@ VACUUM_PAGES = 4096
 ATTEMPT_BYTES = 16 << 10
 RESERVED_DISK_BYTES = 32 << 20
 """With less free space on the disk nothing is spooled."""
+MAX_FIRSTS = 10_000
+"""Deliveries without an id of which a connection knows that they were spooled here."""
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, store TEXT NOT NULL, at INTEGER NOT NULL,
@@ -89,32 +97,8 @@ class SpooledRow:
         return self.number, self.id
 
 
-class Uptime(NamedTuple):
-    """A second clock of this host, which is never set back: milliseconds since a boot. It goes on while suspended."""
-
-    boot: str
-    ms: int
-
-    def seconds_since(self, boot: str, ms: int) -> float | None:
-        """None if it is not known, because the host was booted since."""
-        known = boot == self.boot and isinstance(ms, int) and 0 <= ms <= self.ms
-        return (self.ms - ms) / 1000 if known else None
-
-
-def read_uptime() -> Uptime:
-    return Uptime(_boot(), time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
-
-
-@cache
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # some container runtimes have none: then each process counts as a boot of its own
-        return secrets.token_hex(16)
-
-
 class SpoolResult(NamedTuple):
-    """What became of a delivery. The id is its own: which event it becomes, or repeats, is judged by the inbox.
+    """What became of a delivery. The id leads to an event: which one it becomes, or repeats, is judged by the inbox.
 
     A batch is a duplicate if all of its events are, and has the id of the first.
     """
@@ -135,8 +119,8 @@ def newest_events_file(data_dir: Path) -> Path:
     return (events_files(data_dir) or [data_dir / EVENTS_FILE])[-1]
 
 
-def open_events(data_dir: Path) -> SpooledEvents:
-    return SpooledEvents(open_file(newest_events_file(data_dir), EVENTS_FORMAT))
+def open_events(data_dir: Path, *, repeat_window: float = 0.0) -> SpooledEvents:
+    return SpooledEvents(open_file(newest_events_file(data_dir), EVENTS_FORMAT), repeat_window)
 
 
 def open_events_read_only(file: Path) -> SpooledEvents:
@@ -144,34 +128,54 @@ def open_events_read_only(file: Path) -> SpooledEvents:
     return SpooledEvents(connect_read_only(file))
 
 
+class _First(NamedTuple):
+    """A delivery without an id that was spooled here, and the row of the last one that repeats it."""
+
+    id: str
+    uptime: int
+    latest: RowKey = (0, "")
+
+
 class SpooledEvents:
-    """The spooled deliveries of this host. They are on disk before `add` returns."""
+    """The spooled deliveries of this host. They are on disk before `add` returns.
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    Only the inbox can judge whether a delivery without an id repeats another: it may have an event from before, whose
+    window ends between the two. If the latest repeat is outside that window it is an event, and if not, neither is one
+    before it. So of equal ones within a `repeat_window`, in seconds, the first and the latest have rows, and who sends
+    a captured delivery again and again does not fill the file.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, repeat_window: float = 0.0) -> None:
         self._db = connection
+        self._repeat_window = repeat_window * 1000
+        self._firsts: dict[tuple[str, str], _First] = {}
+        """By store and hash of the content, of this connection only: each process has its own first and latest."""
 
-    def add(self, deliveries: Iterable[Delivery]) -> list[SpoolResult]:
+    def add(self, deliveries: Iterable[Delivery], *, wait: float = BUSY_SECONDS) -> list[SpoolResult]:
         """Write deliveries in one transaction, each event of a batch as a row of its own.
 
-        One whose id is here already is counted in its row as a duplicate.
-
-        Whether a delivery without an id repeats another is judged by the inbox, which knows what was accepted.
+        One whose id is here already is counted in its row as a duplicate. Waits this long for other writers.
         """
         packed = [[(one, pack_delivery(one)) for one in (delivery, *delivery.rest)] for delivery in deliveries]
         uptime = read_uptime()
-        with transaction(self._db, rows=sum(map(len, packed))):
-            added = [[self._add(one, about, uptime) for one, about in rows] for rows in packed]
+        try:
+            with transaction(self._db, rows=sum(map(len, packed)), wait=wait):
+                added = [[self._add(one, about, uptime) for one, about in rows] for rows in packed]
+        except BaseException:
+            self._firsts.clear()  # some may be of rows that are not there now
+            raise
         return [rows[0] if len(rows) == 1 else _of_batch(rows) for rows in added]
 
     def _add(self, delivery: Delivery, about: bytes, uptime: Uptime) -> SpoolResult:
-        event = delivery.event
-        at = int(event.received_at.timestamp() * 1000)
-        insert = (
-            "INSERT INTO event (id, store, at, boot, uptime, checksum, about, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (id) DO NOTHING"
-        )
-        row = (event.id, event.store, at, *uptime, _checksum(about, event.body), about, event.body)
-        if self._db.execute(insert, row).rowcount == 1:
+        event, content = delivery.event, (delivery.event.store, delivery.content_hash)
+        first = self._firsts.get(content)
+        if first and uptime.ms - first.uptime < self._repeat_window:
+            latest = self._insert(delivery, about, uptime, duplicates=self._remove_repeat(first.latest))
+            self._firsts[content] = first._replace(latest=(latest or 0, event.id))
+            return SpoolResult("duplicate", first.id)
+        if self._insert(delivery, about, uptime):
+            if delivery.content_hash and self._repeat_window:
+                self._remember(content, _First(event.id, uptime.ms))
             return SpoolResult("accepted", event.id)
         equal = "SELECT 1 FROM event WHERE id = ? AND body = ?"
         if delivery.others_count and not self._db.execute(equal, (event.id, event.body)).fetchone():
@@ -181,6 +185,32 @@ class SpooledEvents:
             return self._add(other, pack_delivery(other), uptime)
         self._db.execute("UPDATE event SET duplicates = duplicates + 1 WHERE id = ?", (event.id,))
         return SpoolResult("duplicate", event.id)
+
+    def _insert(self, delivery: Delivery, about: bytes, uptime: Uptime, duplicates: int = 0) -> int | None:
+        """The number of the new row; None if there is one with this id."""
+        event = delivery.event
+        at = int(event.received_at.timestamp() * 1000)
+        row = (event.id, event.store, at, *uptime, duplicates, _checksum(about, event.body), about, event.body)
+        done = self._db.execute(
+            "INSERT INTO event (id, store, at, boot, uptime, duplicates, checksum, about, body) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+            row,
+        )
+        return done.lastrowid if done.rowcount == 1 else None
+
+    def _remove_repeat(self, key: RowKey) -> int:
+        """The number of duplicates that the next repeat stands for; 0 if the row was drained."""
+        found = self._db.execute("SELECT duplicates FROM event WHERE number = ? AND id = ?", key).fetchone()
+        if found is None:
+            return 0
+        self._db.execute("DELETE FROM event WHERE number = ?", key[:1])
+        return int(found[0]) + 1
+
+    def _remember(self, content: tuple[str, str], first: _First) -> None:
+        self._firsts.pop(content, None)
+        self._firsts[content] = first
+        if len(self._firsts) > MAX_FIRSTS:
+            del self._firsts[next(iter(self._firsts))]
 
     def has_rows(self, store: str) -> bool:
         return self._db.execute("SELECT 1 FROM event WHERE store = ? LIMIT 1", (store,)).fetchone() is not None
@@ -228,23 +258,28 @@ class SpooledEvents:
             raise DamagedFileError("its rows are not in order")
         return found
 
-    def delete(self, ids: Sequence[str]) -> dict[str, int]:
-        """Delete rows that were read here and that the inbox has acknowledged, by the ids of their events.
+    def delete(self, rows: Sequence[SpooledRow]) -> Counter[str]:
+        """Delete rows that were read here and that the inbox has acknowledged. One may be gone: see `_remove_repeat`.
 
-        Returns the number of duplicates of these rows that were found here, by store.
+        Returns the number of duplicates that these rows stand for and the inbox has not counted, by store.
         """
-        of_these = f"FROM event WHERE id IN ({', '.join('?' * len(ids))})"
+        ids, numbers = [row.id for row in rows], [row.number for row in rows]
+        these = ", ".join("?" * len(rows))
         with transaction(self._db):
-            duplicates = self._db.execute(
-                f"SELECT store, sum(duplicates) {of_these} AND duplicates > 0 GROUP BY store", ids
-            ).fetchall()
-            if self._db.execute(f"DELETE {of_these}", ids).rowcount < len(ids):
+            of_ids = f"FROM event WHERE id IN ({these})"
+            duplicates = dict(self._db.execute(f"SELECT id, duplicates {of_ids}", ids))
+            self._db.execute(f"DELETE {of_ids}", ids)
+            if self._db.execute(f"SELECT 1 FROM event WHERE number IN ({these})", numbers).fetchone():  # noqa: S608
                 raise DamagedFileError("a row that is there is not found by its id")
-        return dict(duplicates)
+        found = Counter[str]()
+        for row in rows:
+            is_repeat = row.delivery is not None and bool(row.delivery.content_hash)
+            found[row.store] += duplicates.get(row.id, -is_repeat)  # the inbox has counted it, and its successor too
+        return found
 
-    def try_commit(self) -> None:
+    def try_commit(self, *, wait: float = BUSY_SECONDS) -> None:
         """Write about as much as a delivery takes, as a row that is replaced each time. Raises as `add` would."""
-        with transaction(self._db):
+        with transaction(self._db, wait=wait):
             self._db.execute("REPLACE INTO attempt VALUES (1, randomblob(?))", (ATTEMPT_BYTES,))
 
     def count(self) -> int:

@@ -57,6 +57,10 @@ def prices(system: System) -> list[tuple[int, str]]:
     return [(system.ledger.as_event(one.id).data["price"], one.id) for one in events]
 
 
+def duplicates(system: System) -> int:
+    return system.ledger.counters().stores[STORE]["duplicates"]
+
+
 def drained(*systems: System) -> None:
     eventually(lambda: all(spooled(one) == 0 for one in systems), 20, what="the spools are drained")
 
@@ -92,13 +96,13 @@ def test_row_26_repeats_inside_the_window_are_duplicates_as_with_redis_up(receiv
     answers = [send(receiver, 10), send(receiver, 12), send(receiver, 10), send(receiver, 10)]
     wait_for_the_end_of_the_window()
     answers += [send(receiver, 10), send(receiver, 10)]
-    assert {status for status, _ in answers} == {"accepted"}, "only the inbox knows what repeats what"
+    assert {answers[place][0] for place in (0, 1, 4)} == {"accepted"}
     own_redis.start()
     drained(receiver)
     found = prices(receiver)
     assert [amount for amount, _ in found] == [5, 10, 12, 10]
     assert {receiver.ledger.find_id(one) for _, one in answers} | {before[0][1]} == {one for _, one in found}
-    assert receiver.ledger.counters().stores[STORE]["duplicates"] == 4
+    eventually(lambda: duplicates(receiver) == 4, what="those that the spool has found are counted, too")
     assert receiver.identity_holds()
 
 
@@ -138,6 +142,25 @@ def test_row_26_the_id_that_the_spool_answered_for_a_repeat_of_an_earlier_event_
     assert prices(receiver) == [(20, first)]
     shown = receiver.run_cli("events", "show", answered, "--json")
     assert json.loads(shown.stdout)["id"] == first, shown.stderr
+
+
+def test_row_26_a_captured_delivery_that_is_sent_again_and_again_fills_nothing(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    """With a row for each, 10 MB/s filled the share of the store in a minute, and its own deliveries got 503."""
+    receiver = make_receiver(make_system, own_redis, window=60)
+    own_redis.kill()
+    send(receiver, 1)
+    _, first = send(receiver, 10)
+    repeats = [send(receiver, 10) for _ in range(300)]
+    assert {*repeats} == {("duplicate", first)}
+    assert send(receiver, 12)[0] == "accepted"
+    assert spooled(receiver) == 4, "the first and the latest of the repeated one"
+    own_redis.start()
+    drained(receiver)
+    assert [amount for amount, _ in prices(receiver)] == [1, 10, 12]
+    eventually(lambda: duplicates(receiver) == len(repeats), what="each repeat is counted")
+    assert receiver.identity_holds()
 
 
 @pytest.mark.full

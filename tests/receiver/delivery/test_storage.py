@@ -24,7 +24,7 @@ from receiver.delivery.drain import SpoolDrain
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults, spooling_stores
 from receiver.inbox import Inbox, connect
-from receiver.spool import EVENTS_FILE, SpooledEvents, keep, kept_files, open_events, set_aside
+from receiver.spool import BUSY_SECONDS, EVENTS_FILE, SpooledEvents, keep, kept_files, open_events, set_aside
 from receiver.spool.database import PAGE
 from receiver.spool.spooled_events import SPARE_PAGES, VACUUM_PAGES
 from tests.support.harness import Server, System, eventually, free_port
@@ -60,6 +60,10 @@ def padded(system: System, count: int, size: int = 50_000, store: str = "north")
 
 def statuses(results: StoreResults) -> list[str]:
     return [one.status if isinstance(one, Stored) else "not stored" for one in results]
+
+
+def places(results: StoreResults) -> list[str]:
+    return [one.where if isinstance(one, Stored) else "nowhere" for one in results]
 
 
 # The rule
@@ -374,8 +378,23 @@ def test_a_row_in_a_file_that_is_set_aside_and_drained_meanwhile_is_not_answered
 ) -> None:
     storage, file, add = without_redis(system.config), system.config.data_dir / EVENTS_FILE, SpooledEvents.add
     storage.store_all([system.delivery()])
-    monkeypatch.setattr(SpooledEvents, "add", lambda *given: (add(*given), keep(file))[0])
+    monkeypatch.setattr(SpooledEvents, "add", lambda *given, **wait: (add(*given, **wait), keep(file))[0])
     assert statuses(storage.store_all([system.delivery()])) == ["not stored"]
+
+
+def test_a_process_that_hangs_while_it_writes_delays_the_others_once(system: System) -> None:
+    """Each group waited for its lock for 5 s, also where Redis was there to take it then."""
+    storage = storage_of(system)
+    without_redis(system.config).store_all([system.delivery()])  # the store has a row, so that the spool is next
+    with closing(sqlite3.connect(system.config.data_dir / EVENTS_FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert places(storage.store_all([system.delivery()])) == ["redis"]
+        began = time.monotonic()
+        assert places(storage.store_all([system.delivery()])) == ["redis"]
+        assert time.monotonic() - began < BUSY_SECONDS / 2
+        other.execute("ROLLBACK")
+    assert places(storage.store_all([system.delivery()])) == ["spool"]
+    assert storage._spool._wait_seconds == BUSY_SECONDS
 
 
 def test_a_deleted_spool_file_is_created_again_before_the_next_answer(system: System) -> None:
@@ -456,8 +475,14 @@ def test_the_inbox_judges_which_spooled_deliveries_without_an_id_are_repeats(sys
 
     first, again, elsewhere = bare(0), bare(59), bare(0, "south")
     later, earlier = bare(60), bare(-59)
-    stored = without_redis(system.config).store_all([first, again, elsewhere, later, earlier])
-    assert statuses(stored) == ["accepted"] * 5
+    for one in (
+        first,
+        again,
+        elsewhere,
+        later,
+        earlier,
+    ):  # each by a process of its own: one process has two rows at most
+        assert statuses(without_redis(system.config).store_all([one])) == ["accepted"]
     drain_of(system).drain()
     assert {event.id for event in system.ledger.events()} == {one.event.id for one in (first, elsewhere, later)}
 
@@ -468,12 +493,11 @@ def test_the_inbox_judges_which_spooled_deliveries_without_an_id_are_repeats(sys
     ids=["a minute", "a reboot"],
 )
 def test_a_row_is_no_repeat_if_only_the_hosts_clock_says_so_because_it_was_set_back(system: System, since: str) -> None:
-    storage, one = without_redis(system.config), system.delivery()
-    ids = []
+    one, ids = system.delivery(), []
     for number in range(3):
         ids.append(f"bare{number}")
         bare = replace(one, content_hash="m", event=replace(one.event, id=ids[-1]))
-        assert statuses(storage.store_all([bare])) == ["accepted"]
+        assert statuses(without_redis(system.config).store_all([bare])) == ["accepted"]
         with closing(sqlite3.connect(system.config.data_dir / EVENTS_FILE)) as file, file:
             file.execute(since)
     assert drain_of(system).drain() == 3

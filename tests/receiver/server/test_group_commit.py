@@ -209,9 +209,9 @@ def test_a_disk_that_hangs_holds_back_no_delivery_once_the_server_is_back(
     monkeypatch.setattr(group_commit, "HANGS_AFTER", 0.5)
     disk_answers, add = threading.Event(), SpooledEvents.add
 
-    def hang(self: SpooledEvents, deliveries: Iterable[Delivery]) -> list[SpoolResult]:
+    def hang(self: SpooledEvents, deliveries: Iterable[Delivery], **wait: float) -> list[SpoolResult]:
         assert disk_answers.wait(30)
-        return add(self, deliveries)
+        return add(self, deliveries, **wait)
 
     monkeypatch.setattr(SpooledEvents, "add", hang)
     assert server.process
@@ -244,10 +244,10 @@ def test_the_group_that_waits_for_a_disk_that_hangs_is_stored_by_the_server(
         monkeypatch.setattr(module, "HANGS_AFTER", 3.0)
     disk_answers, begun, add = threading.Event(), threading.Event(), SpooledEvents.add
 
-    def hang(self: SpooledEvents, deliveries: Iterable[Delivery]) -> list[SpoolResult]:
+    def hang(self: SpooledEvents, deliveries: Iterable[Delivery], **wait: float) -> list[SpoolResult]:
         begun.set()
         assert disk_answers.wait(30)
-        return add(self, deliveries)
+        return add(self, deliveries, **wait)
 
     monkeypatch.setattr(SpooledEvents, "add", hang)
     assert server.process

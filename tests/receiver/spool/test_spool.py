@@ -62,7 +62,7 @@ def test_a_spooled_delivery_is_read_back_unchanged(system: System, tmp_path: Pat
     assert not events.has_rows("south")
     (row,) = events.oldest(10)
     assert row.delivery == delivery
-    events.delete([delivery.event.id])
+    events.delete([row])
     assert events.summary() == (0, 0.0)
 
 
