@@ -308,7 +308,7 @@ def _spool_of(host: Host, now: datetime, blocking_row: str) -> Iterator[Finding]
         log = f"the log of `storehooks web` on {host.name} for the cause"
         yield fail("spool", text, fix=f"see {f'{blocking_row} above' if blocking_row else log}")
     elif host.spooled:
-        text = f"{accepted(host.spooled)} in the spool of {host.name}, until the inbox takes them"
+        text = f"{accepted(host.spooled)} in the spool of {host.name}, to be drained"
         yield warn("spool", text, fix="none, if the number falls; otherwise see the log of `storehooks web` there")
 
 

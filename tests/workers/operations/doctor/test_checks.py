@@ -433,7 +433,7 @@ def test_spool_findings(facts: Facts) -> None:
         ),
     )
     recent, stuck, silent, empty, stopped, unreadable, hung = as_lines(system_checks.check_spool(spooling))
-    assert recent.startswith("warn spool: 3 accepted deliveries in the spool of b, until the inbox takes them")
+    assert recent.startswith("warn spool: 3 accepted deliveries in the spool of b, to be drained")
     assert stuck.startswith("fail spool: 5 accepted deliveries in the spool of c, the oldest since")
     assert silent.startswith("fail spool: d is silent since")
     assert "its spool had 7 accepted deliveries then, and may have more" in silent
