@@ -186,7 +186,7 @@ def truncate_wal(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, *, rows: int = 1, wait: float = BUSY_SECONDS) -> Iterator[None]:
-    """Writes about this number of rows, and waits for other writers for so many seconds.
+    """Writes about this number of rows. Waits for other writers for up to `wait` seconds.
 
     Of those that wait to begin, one with few rows comes before those with many."""
     _begin(db, MANY_TRY_EVERY if rows > FEW_ROWS else FEW_TRY_EVERY, wait)

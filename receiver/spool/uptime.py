@@ -1,4 +1,4 @@
-"""Uptime: a clock of this host that nobody can set, to measure how long something has waited."""
+"""Uptime: a clock of this host that cannot be set, to measure how long something has waited."""
 
 from __future__ import annotations
 
