@@ -93,14 +93,17 @@ class AllEvents:
     def find_id(self, which: str) -> str:
         """The id of an event, given by an id that its sender was told, by a delivery or resource id (the newest of
         them), as `last`, or by the beginning of its id. Raises NotFound, and ConfigError if several begin so."""
-        missing = f"no event {which[:64]!r}; `storehooks events` lists them"
-        if self._client.zcard(keys.INDEX) > MAX_SCANNED:
-            missing = f"no event {which[:64]!r} among the newest {MAX_SCANNED:,} in Redis; older ones are found"
-            missing += " by the event's id, and by `storehooks events --delivery ID`"
         if which == LAST:
             missing = "no event was accepted yet; `storehooks send order.created` sends one"
             return choose(which, self._newest_ids(1), kind="events", missing=missing)
-        return self._named(which) or choose(which, self._newest_ids(NEWEST), kind="events", missing=missing)
+        named = self._named(which)
+        return named or choose(which, self._newest_ids(NEWEST), kind="events", missing=self._not_found(which))
+
+    def _not_found(self, which: str) -> str:
+        if self._client.zcard(keys.INDEX) <= MAX_SCANNED:
+            return f"no event {which[:64]!r}; `storehooks events` lists them"
+        missing = f"no event {which[:64]!r} among the newest {MAX_SCANNED:,} in Redis; older ones are found"
+        return f"{missing} by the event's id, and by `storehooks events --delivery ID`"
 
     def _named(self, which: str) -> str:
         """The id of an event, given by a whole id; empty if there is none."""
