@@ -36,7 +36,7 @@ NO_FILE = (0, 0)
 HANGS_AFTER = BUSY_SECONDS + 1
 """Seconds: no write waits longer for others, so one that takes longer waits for the disk."""
 IMPATIENT_SECONDS = 0.25
-"""For which a write waits for others after one that has waited in vain: another process holds the lock, and hangs."""
+"""A write waits so long for others after one that has waited in vain: another process holds the lock, and hangs."""
 NEW_FILE_EVERY = 60.0
 """A disk may damage every file: this is the least time between two new ones."""
 

@@ -221,4 +221,4 @@ def _has_begun(db: sqlite3.Connection, *, last_try: bool) -> bool:
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
-    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY  # our own errors have none

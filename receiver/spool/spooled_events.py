@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -133,7 +132,7 @@ class _First(NamedTuple):
 
     id: str
     uptime: int
-    latest: RowKey = (0, "")
+    latest: RowKey | None = None
 
 
 class SpooledEvents:
@@ -141,15 +140,15 @@ class SpooledEvents:
 
     Only the inbox can judge whether a delivery without an id repeats another: it may have an event from before, whose
     window ends between the two. If the latest repeat is outside that window it is an event, and if not, neither is one
-    before it. So of equal ones within a `repeat_window`, in seconds, the first and the latest have rows, and who sends
-    a captured delivery again and again does not fill the file.
+    before it, as far as this host decides. So of equal ones within a `repeat_window`, in seconds, the first and the
+    latest have rows, and who sends a captured delivery again and again does not fill the file.
     """
 
     def __init__(self, connection: sqlite3.Connection, repeat_window: float = 0.0) -> None:
         self._db = connection
-        self._repeat_window = repeat_window * 1000
+        self._window_ms = repeat_window * 1000
         self._firsts: dict[tuple[str, str], _First] = {}
-        """By store and hash of the content, of this connection only: each process has its own first and latest."""
+        """By store and hash of the content, of this connection only: each thread has its own first and latest."""
 
     def add(self, deliveries: Iterable[Delivery], *, wait: float = BUSY_SECONDS) -> list[SpoolResult]:
         """Write deliveries in one transaction, each event of a batch as a row of its own.
@@ -169,12 +168,13 @@ class SpooledEvents:
     def _add(self, delivery: Delivery, about: bytes, uptime: Uptime) -> SpoolResult:
         event, content = delivery.event, (delivery.event.store, delivery.content_hash)
         first = self._firsts.get(content)
-        if first and uptime.ms - first.uptime < self._repeat_window:
-            latest = self._insert(delivery, about, uptime, duplicates=self._remove_repeat(first.latest))
-            self._firsts[content] = first._replace(latest=(latest or 0, event.id))
+        if first and uptime.ms - first.uptime < self._window_ms:
+            replaced = self._remove_repeat(*first.latest) if first.latest else 0
+            number = self._insert(delivery, about, uptime, duplicates=replaced)
+            self._firsts[content] = first._replace(latest=(number, event.id) if number else None)
             return SpoolResult("duplicate", first.id)
         if self._insert(delivery, about, uptime):
-            if delivery.content_hash and self._repeat_window:
+            if delivery.content_hash and self._window_ms:
                 self._remember(content, _First(event.id, uptime.ms))
             return SpoolResult("accepted", event.id)
         equal = "SELECT 1 FROM event WHERE id = ? AND body = ?"
@@ -198,12 +198,12 @@ class SpooledEvents:
         )
         return done.lastrowid if done.rowcount == 1 else None
 
-    def _remove_repeat(self, key: RowKey) -> int:
-        """The number of duplicates that the next repeat stands for; 0 if the row was drained."""
-        found = self._db.execute("SELECT duplicates FROM event WHERE number = ? AND id = ?", key).fetchone()
+    def _remove_repeat(self, number: int, id_: str) -> int:
+        """The number of duplicates that the row stands for, with itself; 0 if it was drained."""
+        found = self._db.execute("SELECT duplicates FROM event WHERE number = ? AND id = ?", (number, id_)).fetchone()
         if found is None:
             return 0
-        self._db.execute("DELETE FROM event WHERE number = ?", key[:1])
+        self._db.execute("DELETE FROM event WHERE number = ?", (number,))
         return int(found[0]) + 1
 
     def _remember(self, content: tuple[str, str], first: _First) -> None:
@@ -258,24 +258,23 @@ class SpooledEvents:
             raise DamagedFileError("its rows are not in order")
         return found
 
-    def delete(self, rows: Sequence[SpooledRow]) -> Counter[str]:
-        """Delete rows that were read here and that the inbox has acknowledged. One may be gone: see `_remove_repeat`.
+    def delete(self, rows: Sequence[SpooledRow]) -> dict[str, int]:
+        """Delete rows that were read here and that the inbox has acknowledged. Some may be gone: erased, or replaced by
+        a later repeat, which then counts as one duplicate more than there was.
 
-        Returns the number of duplicates that these rows stand for and the inbox has not counted, by store.
+        Returns the number of duplicates of these rows that were found here, by store.
         """
-        ids, numbers = [row.id for row in rows], [row.number for row in rows]
         these = ", ".join("?" * len(rows))
+        of_ids, ids = f"FROM event WHERE id IN ({these})", [row.id for row in rows]
+        by_number = f"SELECT 1 FROM event WHERE number IN ({these})"  # noqa: S608
         with transaction(self._db):
-            of_ids = f"FROM event WHERE id IN ({these})"
-            duplicates = dict(self._db.execute(f"SELECT id, duplicates {of_ids}", ids))
+            duplicates = self._db.execute(
+                f"SELECT store, sum(duplicates) {of_ids} AND duplicates > 0 GROUP BY store", ids
+            ).fetchall()
             self._db.execute(f"DELETE {of_ids}", ids)
-            if self._db.execute(f"SELECT 1 FROM event WHERE number IN ({these})", numbers).fetchone():  # noqa: S608
+            if self._db.execute(by_number, [row.number for row in rows]).fetchone():
                 raise DamagedFileError("a row that is there is not found by its id")
-        found = Counter[str]()
-        for row in rows:
-            is_repeat = row.delivery is not None and bool(row.delivery.content_hash)
-            found[row.store] += duplicates.get(row.id, -is_repeat)  # the inbox has counted it, and its successor too
-        return found
+        return dict(duplicates)
 
     def try_commit(self, *, wait: float = BUSY_SECONDS) -> None:
         """Write about as much as a delivery takes, as a row that is replaced each time. Raises as `add` would."""

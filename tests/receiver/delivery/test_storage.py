@@ -380,6 +380,8 @@ def test_a_row_in_a_file_that_is_set_aside_and_drained_meanwhile_is_not_answered
     storage.store_all([system.delivery()])
     monkeypatch.setattr(SpooledEvents, "add", lambda *given, **wait: (add(*given, **wait), keep(file))[0])
     assert statuses(storage.store_all([system.delivery()])) == ["not stored"]
+    file.write_bytes(kept_files(system.config.data_dir)[0].read_bytes())  # the store still has a row
+    assert places(storage_of(system).store_all([system.delivery()])) == ["redis"]
 
 
 def test_a_process_that_hangs_while_it_writes_delays_the_others_once(system: System) -> None:
@@ -475,13 +477,8 @@ def test_the_inbox_judges_which_spooled_deliveries_without_an_id_are_repeats(sys
 
     first, again, elsewhere = bare(0), bare(59), bare(0, "south")
     later, earlier = bare(60), bare(-59)
-    for one in (
-        first,
-        again,
-        elsewhere,
-        later,
-        earlier,
-    ):  # each by a process of its own: one process has two rows at most
+    # each by a process of its own, since one has two rows at most
+    for one in (first, again, elsewhere, later, earlier):
         assert statuses(without_redis(system.config).store_all([one])) == ["accepted"]
     drain_of(system).drain()
     assert {event.id for event in system.ledger.events()} == {one.event.id for one in (first, elsewhere, later)}

@@ -11,7 +11,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
@@ -22,6 +22,7 @@ from receiver.inbox import Inbox
 from receiver.inbox.erasures import ErasedAs, Erasures, Receipt
 from receiver.inbox.redis.persistence import rewrite_files
 from receiver.spool import compact, open_events, open_existing_refusals
+from receiver.spool.database import DamagedFileError
 from workers.history.past_events import HistoryDatabase
 from workers.history.row_format import day_name
 from workers.operations.erasure.erased_events import erased
@@ -106,8 +107,8 @@ class Erasing:
                 [row.delivery], repeat_window=window, waited={row.id: row.waited}, replicas=self._replicas
             )
             ids.append(answer.id)
-            with closing(open_events(self._config.data_dir)) as spool:
-                spool.delete([row])
+            with closing(open_events(self._config.data_dir)) as spool, suppress(DamagedFileError):
+                spool.delete([row])  # unless another file has taken its place since, with other rows
         return ids
 
     @property
