@@ -32,7 +32,8 @@ from receiver.process.start_checks import prepare_data_dir, require_free_port
 from workers.cli import output
 from workers.cli.dev_stream import RefusalStream, RunStream
 from workers.cli.file_watch import FileWatch, config_files, plugin_files
-from workers.cli.options import Command, given_config, send_command
+from workers.cli.options import Command, given_config
+from workers.cli.send_hint import send_command
 from workers.cli.stats import equation
 from workers.console.access import has_password, new_link, require_safe
 from workers.plugins.validation_process import validate_plugins

@@ -36,10 +36,10 @@ from workers.cli.options import (
     json_option,
     load_config,
     require_handler,
-    send_command,
     yes_option,
 )
 from workers.cli.replay_run import run_replay
+from workers.cli.send_hint import send_command
 from workers.history.event_filter import EventFilter, where_of
 from workers.operations.all_events import AllEvents
 from workers.operations.replay import Replay, Selection, matching_runs

@@ -13,7 +13,6 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.contract.diagnosis.formatting import counted, waits
 from receiver.contract.errors import ServerUnusable
-from receiver.contract.topics import matches
 from receiver.inbox import Administration, Declaration, Inbox, keys
 from receiver.inbox.queries.handlers import AbsentHandler, HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
@@ -30,9 +29,9 @@ from workers.cli.options import (
     json_option,
     load_config,
     require_handler,
-    send_command,
     yes_option,
 )
+from workers.cli.send_hint import send_command
 from workers.operations.explain_handlers import START_OR_RELOAD
 from workers.plugins.validation import missing_limits
 
@@ -196,9 +195,7 @@ def _show_busy(live: _LiveState, handlers: Sequence[Declaration]) -> None:
 
 
 def _show_next(config: Config, found: list[Declaration], rows: Sequence[Mapping[str, Any]]) -> None:
-    topics = [topic for one in found for topic in one.topics]
-    taken = "order.created" if any(matches(topic, "order.created") for topic in topics) else (topics or ["*"])[0]
-    lines = [f"{command}  send an event to them" for command in send_command(config, taken) if "*" not in taken]
+    lines = [f"{command}  send an event to them" for command in send_command(config, found)]
     if rows and all(one["state"] == "no worker" for one in rows):
         lines = ["storehooks worker  start one; until then events wait", *lines]
     lines += [

@@ -241,12 +241,6 @@ def choose_store(config: Config, name: str | None) -> str:
     return name
 
 
-def send_command(config: Config, topic: str = "order.created") -> list[str]:
-    """The command that sends an event with this config; nothing without a store."""
-    names = sorted(config.stores)
-    return [f"storehooks send {topic}" + (f" --store {names[0]}" if len(names) > 1 else "")] if names else []
-
-
 def require_store_name(name: str) -> None:
     if not is_store_name(name):
         raise ConfigError(

@@ -24,9 +24,9 @@ from workers.cli.options import (
     json_option,
     load_config,
     refused_deliveries,
-    send_command,
     yes_option,
 )
+from workers.cli.send_hint import send_command
 from workers.cli.verify import find_refusal, find_refusal_id
 from workers.operations.arrivals import RefusalArrivals
 from workers.operations.release import (

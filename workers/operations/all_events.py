@@ -97,13 +97,7 @@ class AllEvents:
             missing = "no event was accepted yet; `storehooks send order.created` sends one"
             return choose(which, self._newest_ids(1), kind="events", missing=missing)
         named = self._named(which)
-        return named or choose(which, self._newest_ids(NEWEST), kind="events", missing=self._not_found(which))
-
-    def _not_found(self, which: str) -> str:
-        if self._client.zcard(keys.INDEX) <= MAX_SCANNED:
-            return f"no event {which[:64]!r}; `storehooks events` lists them"
-        missing = f"no event {which[:64]!r} among the newest {MAX_SCANNED:,} in Redis; older ones are found"
-        return f"{missing} by the event's id, and by `storehooks events --delivery ID`"
+        return named or choose(which, self._newest_ids(NEWEST), kind="events", missing=_not_found(self._client, which))
 
     def _named(self, which: str) -> str:
         """The id of an event, given by a whole id; empty if there is none."""
@@ -380,3 +374,10 @@ def _place(one: PastEvent) -> Position:
 
 def _youth(one: PastEvent) -> int:
     return -one.accepted_at
+
+
+def _not_found(client: Redis, which: str) -> str:
+    if client.zcard(keys.INDEX) <= MAX_SCANNED:
+        return f"no event {which[:64]!r}; `storehooks events` lists them"
+    missing = f"no event {which[:64]!r} among the newest {MAX_SCANNED:,} in Redis; older ones are found"
+    return f"{missing} by the event's id, and by `storehooks events --delivery ID`"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,6 +13,8 @@ from receiver.contract.topics import PROBE, MappedBy, mapped_by, matches, transl
 from receiver.inbox import Declaration
 from receiver.inbox.queries.events import EventName
 from workers.plugins.router import wanted_by
+
+USUAL = "order.created"
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,17 @@ def known_topics(schemes: Iterable[Scheme]) -> set[str]:
     if not all(maps):
         maps += [preset.topics for preset in PRESETS.values()]
     return {topic for one in maps for topic in one.values()}
+
+
+def sendable(schemes: Mapping[str, Scheme], handlers: Sequence[Declaration] | None) -> tuple[str, str] | None:
+    """A store and a topic that it may send, for these handlers if they are given. If possible, order.created."""
+    named = {topic for one in handlers or () for topic in one.topics if "*" not in topic}
+    ways = [(store, known_topics([scheme])) for store, scheme in sorted(schemes.items())]
+    for store, known in [*ways, *((store, named) for store in sorted(schemes))]:
+        topics = [one for one in known if handlers is None or wanted_by(handlers, topic=one, store=store)]
+        if topics:
+            return store, min(topics, key=lambda topic: (topic != USUAL, not topic.endswith(".created"), topic))
+    return None
 
 
 def nearest_topic(topic: str, known: Iterable[str]) -> str:

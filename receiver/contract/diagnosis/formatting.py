@@ -20,6 +20,11 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def exact_span(seconds: float) -> str:
+    """A duration that is not rounded: `90 s`, `90 min`, `1 d`."""
+    return next((f"{seconds / unit:.0f} {name}" for unit, name in _DURATIONS if not seconds % unit), f"{seconds:g} s")
+
+
 def size(octets: float) -> str:
     for unit, name in _SIZES:
         if octets >= unit:

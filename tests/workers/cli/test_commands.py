@@ -256,6 +256,33 @@ def test_without_the_embedded_server_its_data_dir_is_named(tmp_path: Path) -> No
     assert f"data_dir is {tmp_path}/elsewhere, by $STOREHOOKS_REDIS__DATA_DIR" in said
 
 
+@pytest.mark.parametrize(
+    ("topics", "stores", "hint"),
+    [
+        (["order.*"], ["*"], "order.paid --store kiosk"),
+        (["order.created"], ["*"], "order.created --store north"),
+        (["order.*"], ["north"], "order.created --store north"),
+        (["product.*"], ["*"], "product.created --store north"),
+        (["loyalty.awarded"], ["*"], "loyalty.awarded --store kiosk"),
+    ],
+)
+def test_handlers_names_an_event_that_a_store_sends_to_one_of_them(
+    make_system: Callable[..., System], topics: list[str], stores: list[str], hint: str
+) -> None:
+    """It named a topic that the first store never sends, or one for no handler."""
+    plugin = f"from storehooks import Router\nr = Router('r')\n@r.on(*{topics}, stores={stores})\ndef f(e, c): ..."
+    kiosk = """
+[schemes.own]
+extends = "hex-body"
+topics = {SALE_CLOSED = "order.paid"}
+[stores.kiosk]
+scheme = "own"
+signing_secrets = ["c2VjcmV0IG9mIGEga2lvc2s="]
+"""
+    system = make_system(plugin=plugin, more=kiosk)
+    assert f"storehooks send {hint} " in system.run_cli("handlers").stdout
+
+
 def test_send_warns_of_an_unknown_topic_and_sends_it(make_system: Callable[..., System]) -> None:
     system = make_system(plugin=HELLO)
     system.start("web", "worker")

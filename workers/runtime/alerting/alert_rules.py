@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from redis import Redis
 
 from receiver.config import Config
-from receiver.contract.diagnosis.formatting import counted, span
+from receiver.contract.diagnosis.formatting import counted, exact_span, span
 from receiver.contract.stores import UNKNOWN_STORE
 from receiver.inbox import EventQueries
 from receiver.inbox.alert_store import AlertStore
@@ -36,14 +36,14 @@ def threshold(config: Config, rule: str) -> str:
     """What a rule alerts at, for people; "off" if it is off."""
     value = getattr(config.alerts.rules, rule)
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {span(seconds)}" for name, seconds in value.items()) or "off"
+        return ", ".join(f"{name} {exact_span(seconds)}" for name, seconds in value.items()) or "off"
     if not value:
         return "off"
     if isinstance(value, bool):
         return "on"
     if isinstance(value, int):
         return str(value)
-    return f"{value:.0%}" if rule in ("failing", "memory") else span(value)
+    return f"{value:.0%}" if rule in ("failing", "memory") else exact_span(value)
 
 
 def _failing(config: Config, client: Redis) -> Found:

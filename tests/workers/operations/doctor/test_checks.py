@@ -14,7 +14,7 @@ import pytest
 
 from receiver.config import Config, load
 from receiver.config.values import Bounds
-from receiver.contract.diagnosis.formatting import clock, counted, size, some, span, waits
+from receiver.contract.diagnosis.formatting import clock, counted, exact_span, size, some, span, waits
 from receiver.inbox import Declaration
 from receiver.inbox.alert_store import Alert
 from receiver.inbox.history_moves import MoveReport
@@ -1057,6 +1057,8 @@ def test_formatting_of_counts_times_and_sizes() -> None:
         "2 h 51 min",
         "12 d",
     ]
+    exact = [exact_span(seconds) for seconds in (0.5, 90.0, 150, 3600, 5400, 86400 * 2)]
+    assert exact == ["0.5 s", "90 s", "150 s", "1 h", "90 min", "2 d"]
     assert [size(octets) for octets in (12, 2000, 4 * GB, 500 << 20)] == ["12 bytes", "1.95 kB", "4 GB", "500 MB"]
     assert some(list("abcdef")) == "a, b, c, d and 2 more"
     assert clock(NOW.timestamp() - 86400, NOW).startswith("14 Nov")

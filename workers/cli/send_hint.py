@@ -1,0 +1,18 @@
+"""send hint: the command that other commands name to send an event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from receiver.config import Config
+from receiver.inbox import Declaration
+from workers.operations.topic_names import sendable
+
+
+def send_command(config: Config, handlers: Sequence[Declaration] | None = None) -> list[str]:
+    """The command that sends an event, to these handlers if they are given; nothing if no store sends one to them."""
+    found = sendable({name: config.known_stores[name].scheme for name in config.stores}, handlers)
+    if found is None:
+        return []
+    store, topic = found
+    return [f"storehooks send {topic}" + (f" --store {store}" if len(config.stores) > 1 else "")]
