@@ -22,6 +22,7 @@ from receiver.contract.signing.signatures import MAX_TRIED, Headers, Verified, v
 from receiver.contract.signing.sources import BodyFields
 from receiver.contract.stored_headers import NEVER_STORED, SealHeader, headers_of_refusal
 from receiver.contract.stores import UNKNOWN_STORE, NamedStore, Store, StoreIndex
+from receiver.delivery.accepted_contents import AcceptedContents
 from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
@@ -34,6 +35,7 @@ from receiver.spool import Refusal, SpoolResult
 INVALID_SIGNATURE = problem(HTTPStatus.UNAUTHORIZED, "Invalid signature.")
 CANNOT_VERIFY = unavailable("The signature cannot be verified now. Retry later.")
 NOT_STORED = unavailable("The delivery could not be stored. Retry later.")
+ACCEPTED_TOO_OFTEN = unavailable("The same body was accepted too often. Retry later.")
 STORE_FULL = unavailable("This store has too many waiting events. Retry later.")
 LOOP_HASHED = 16 << 20
 """Bytes that are hashed to verify a delivery in the loop, in 40 to 80 ms: a large one with each secret of a store. At
@@ -86,6 +88,7 @@ class Admission:
         self._secrets = secrets
         self._counts = counts
         self._refusals = refusals
+        self._contents = AcceptedContents()
         self._counted = logs.CountedLog(log)
         self._unreadable = logs.LimitedLog(
             log, self._counted, level="error", more="more unreadable deliveries, without a line each"
@@ -106,7 +109,7 @@ class Admission:
         for one in named:
             try:
                 store, proof = self._verify(one, incoming, fields)
-                return read_delivery(
+                delivery = read_delivery(
                     incoming.headers,
                     incoming.body,
                     store=store,
@@ -115,6 +118,7 @@ class Admission:
                     signed_with=proof.secret.fingerprint,
                     in_loop=in_loop,
                 )
+                return self._too_often(delivery) or delivery
             except DeliveryRefused as refusal:
                 # only the reason: the exception refers to this frame, and so would keep the body in memory
                 refused.append((refusal.reason, one))
@@ -132,6 +136,8 @@ class Admission:
         if stored.status == "full":
             self._counted.add("deliveries answered 503", store=store, reason=_FULL[stored.where])
             return STORE_FULL
+        if stored.status == "accepted":
+            self._contents.add(delivery)
         scheme = self._stores[store].scheme
         if not scheme.batch:
             if delivery.unreadable:
@@ -142,6 +148,14 @@ class Admission:
             if one.unreadable:
                 self._log_unreadable(one, result)
         return json_answer({"ids": [one.id for one in items], "status": stored.status}, scheme.success)
+
+    def _too_often(self, delivery: Delivery) -> Answer | None:
+        """The answer to one whose body was accepted too often under other ids; None for any other."""
+        if not self._contents.is_exceeded(delivery):
+            return None
+        reason = "the same body was accepted too often"
+        self._counted.add("deliveries answered 503", store=delivery.event.store, reason=reason)
+        return ACCEPTED_TOO_OFTEN
 
     def _log_unreadable(self, delivery: Delivery, stored: Stored | AcceptResult | SpoolResult) -> None:
         if stored.status == "accepted":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -18,6 +19,7 @@ from receiver.contract.event import Event, other_event_id
 from receiver.contract.intake import Delivery
 from receiver.spool.database import (
     BUSY_SECONDS,
+    FEW_TRY_EVERY,
     DamagedFileError,
     Format,
     connect_read_only,
@@ -35,8 +37,10 @@ ROW_COST = 150
 """Bytes that a spooled delivery takes in addition to its content: numbers, indexes."""
 SPARE_PAGES = 1024
 """Free pages that stay in the file for the next rows; all others are returned to the disk."""
-VACUUM_PAGES = 4096
-"""Maximum number of pages returned to the disk in one transaction."""
+VACUUM_PAGES, VACUUM_SECONDS = 4096, 0.25
+"""Maximum number of pages returned to the disk at a time, and for how long."""
+VACUUM_STEP = 32
+"""Pages in one transaction: if many are free, SQLite searches for up to 2 ms to move one that is in use."""
 ATTEMPT_BYTES = 16 << 10
 RESERVED_DISK_BYTES = 32 << 20
 """With less free space on the disk nothing is spooled."""
@@ -306,9 +310,16 @@ class SpooledEvents:
     def release_free_pages(self) -> None:
         """Return free pages to the disk, except for a few; not many at a time, because others want to write."""
         pages = min(self._pragma("freelist_count") - SPARE_PAGES, VACUUM_PAGES)
-        if pages > 0:
-            self._db.executescript(f"PRAGMA incremental_vacuum({pages})")  # `execute` would free one page
-            self.checkpoint()  # only this shortens the file
+        if pages <= 0:
+            return
+        deadline = time.monotonic() + VACUUM_SECONDS
+        for done in range(0, pages, VACUUM_STEP):
+            step = min(VACUUM_STEP, pages - done)
+            self._db.executescript(f"PRAGMA incremental_vacuum({step})")  # `execute` would free one page
+            if time.monotonic() > deadline:
+                break
+            time.sleep(FEW_TRY_EVERY)  # one that waits to begin tries as often
+        self.checkpoint()  # only this shortens the file
 
     def checkpoint(self) -> None:
         """Write the write-ahead log to the file. Waits for no other process."""

@@ -109,10 +109,10 @@ def resume(store: str, yes: bool) -> None:
     """Start the runs of a paused store again, in their order."""
     config = load_config()
     administration = Administration(connect_server(config))
-    waiting = administration.client.zcard(keys.HELD + choose_store(config, store))
-    if f"store:{store}" not in administration.paused():
-        output.echo(f"{store} is not paused")
+    if f"store:{store}" not in administration.paused():  # it may be one whose removal was interrupted
+        output.echo(f"{choose_store(config, store)} is not paused")
         return
+    waiting = administration.client.zcard(keys.HELD + store)
     output.confirm(f"resume {store}", yes=yes, note=waits(waiting, *HELD))
     record(administration.client, "resume", store=store)
     administration.resume(store=store)

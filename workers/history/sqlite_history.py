@@ -51,12 +51,13 @@ _UPSERT_CONTENT = (
     "SELECT number, ?1, ?2 FROM records WHERE id = ?3 AND accepted_at = ?4 AND settled_at <= ?1"
 )
 _DELETE_CONTENT = "DELETE FROM contents WHERE number IN (SELECT number FROM records WHERE id = ? AND accepted_at = ?)"
+DAMAGED = "; it is damaged: stop the workers, replace it by the one of a backup, and start them"
 _FIXES = {
     sqlite3.SQLITE_FULL: "; free space on its disk",
     sqlite3.SQLITE_READONLY: "; change its owner or its mode, or make its disk writable",
     sqlite3.SQLITE_BUSY: "; another process is using it for longer than usual",
-    sqlite3.SQLITE_CORRUPT: "; it is damaged: move it away, and restore it from a backup",
-    sqlite3.SQLITE_NOTADB: "; it is damaged: move it away, and restore it from a backup",
+    sqlite3.SQLITE_CORRUPT: DAMAGED,
+    sqlite3.SQLITE_NOTADB: DAMAGED,
 }
 UPGRADES = (
     """

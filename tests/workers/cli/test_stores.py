@@ -23,7 +23,7 @@ from click.testing import CliRunner, Result
 from receiver.config import load
 from receiver.contract.compose import compose
 from receiver.contract.errors import ConfigError, NotFound
-from receiver.inbox import Outcome
+from receiver.inbox import Administration, Outcome
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.process.process_files import held
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
@@ -317,6 +317,14 @@ def test_a_store_of_the_main_file_is_left_to_the_user(setup: StoreSetup) -> None
         assert setup.system.config_file.read_text() == before
     finally:
         SubscriptionChecks(setup.system.client).restore("south")
+
+
+def test_a_store_whose_removal_was_interrupted_is_resumed(system: System) -> None:
+    """Its accepted events stayed open, and the command that `doctor` names said that there is no such store."""
+    Administration(system.client).pause(store="gone")
+    done = system.run_cli("stores", "resume", "gone", "--yes")
+    assert (done.returncode, done.stdout) == (0, "gone is resumed; 0 events or runs wait\n"), done.stderr
+    assert system.run_cli("stores", "resume", "gone", "--yes").returncode == 2
 
 
 def test_a_removed_store_is_not_repaired_by_a_worker_with_the_old_config(setup: StoreSetup) -> None:

@@ -202,7 +202,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes | None) -> None:
         content = whole[:4096] + b"\xff" * (len(whole) - 4096)
     path.write_bytes(content)
     for call in (lambda: history.write([past_event(1)]), lambda: history.find(EventFilter())):
-        with pytest.raises(HistoryError, match=r"2026-11.sqlite cannot be used: .*it is damaged: move it away"):
+        with pytest.raises(HistoryError, match=r"2026-11.sqlite cannot be used: .*it is damaged: stop the workers"):
             call()
 
 
