@@ -51,7 +51,7 @@ _UPSERT_CONTENT = (
     "SELECT number, ?1, ?2 FROM records WHERE id = ?3 AND accepted_at = ?4 AND settled_at <= ?1"
 )
 _DELETE_CONTENT = "DELETE FROM contents WHERE number IN (SELECT number FROM records WHERE id = ? AND accepted_at = ?)"
-DAMAGED = "; it is damaged: stop the workers, replace it by the one of a backup, and start them"
+DAMAGED = "; it is damaged: stop the workers, move it away, restore it from a backup, and start them"
 _FIXES = {
     sqlite3.SQLITE_FULL: "; free space on its disk",
     sqlite3.SQLITE_READONLY: "; change its owner or its mode, or make its disk writable",

@@ -74,11 +74,11 @@ def known_topics(schemes: Iterable[Scheme]) -> set[str]:
 def sendable(schemes: Mapping[str, Scheme], handlers: Sequence[Declaration] | None) -> tuple[str, str] | None:
     """A store and a topic that it may send, for these handlers if they are given. If possible, order.created."""
     named = {topic for one in handlers or () for topic in one.topics if "*" not in topic}
-    ways = [(store, known_topics([scheme])) for store, scheme in sorted(schemes.items())]
-    for store, known in [*ways, *((store, named) for store in sorted(schemes))]:
-        topics = [one for one in known if handlers is None or wanted_by(handlers, topic=one, store=store)]
-        if topics:
-            return store, min(topics, key=lambda topic: (topic != USUAL, not topic.endswith(".created"), topic))
+    sent = {(store, topic) for store, scheme in schemes.items() for topic in known_topics([scheme])}
+    for pairs in (sent, {(store, topic) for store in schemes for topic in named}):
+        wanted = [pair for pair in pairs if handlers is None or wanted_by(handlers, store=pair[0], topic=pair[1])]
+        if wanted:
+            return min(wanted, key=lambda pair: (pair[1] != USUAL, not pair[1].endswith(".created"), *pair))
     return None
 
 

@@ -41,9 +41,9 @@ def test_a_captured_delivery_under_ids_that_are_not_signed_does_not_fill_redis(
     )
     system = make_system(more=more)
     system.start("web")
-    answers = [system.post(request(system, store, f"d{n}", note=LARGE), store).status_code for n in range(45)]
-    accepted = [200] * (1 + MAX_BYTES // 900_000)
-    assert answers == (accepted + [503] * (45 - len(accepted)) if store == "bodies" else [200] * 45)
+    answers = [system.post(request(system, store, f"d{n}", note=LARGE), store).status_code for n in range(80)]
+    accepted = [200] * (1 + MAX_BYTES // 903_000)
+    assert answers == (accepted + [503] * (80 - len(accepted)) if store == "bodies" else [200] * 80)
     assert system.post(request(system, store, "other", note="another"), store).status_code == 200
     if store == "bodies":
         refused = system.post(request(system, store, "last", note=LARGE), store)
@@ -57,18 +57,36 @@ def test_a_content_is_accepted_again_in_the_next_period(system: System, monkeypa
     monkeypatch.setattr(accepted_contents, "monotonic", lambda: now[0])
     one = unsigned_id(system, LARGE)
     for _ in range(2):
-        for _ in range(1 + MAX_BYTES // len(one.event.body)):
+        for _ in range(1 + MAX_BYTES // 902_000):
             assert not contents.is_exceeded(one)
             contents.add(one)
         assert contents.is_exceeded(one)
         now[0] += PERIOD_SECONDS
 
 
-def test_the_latest_contents_are_remembered(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_and_small_bodies_count_with_what_they_take(system: System) -> None:
+    """Headers are not signed: of a body of 47 bytes, 40 GB would have been accepted."""
+    one, contents = unsigned_id(system, ""), AcceptedContents()
+    padded = replace(one, event=replace(one.event, headers={f"x-{number}": "p" * 8000 for number in range(7)}))
+    for given, most in ((padded, MAX_BYTES // 56_000), (unsigned_id(system, "other"), MAX_BYTES // 1024)):
+        for _ in range(most):
+            contents.add(given)
+        assert contents.is_exceeded(given)
+
+
+def test_batches_that_begin_with_the_same_item_are_different(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepted_contents, "MAX_BYTES", 1)
+    contents, (first, *rest) = AcceptedContents(), [unsigned_id(system, text) for text in "abc"]
+    contents.add(replace(first, rest=(rest[0],)))
+    assert [contents.is_exceeded(replace(first, rest=(one,))) for one in rest] == [True, False]
+
+
+def test_a_body_that_is_sent_on_is_not_forgotten(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepted_contents, "KNOWN_CONTENTS", 3)
     monkeypatch.setattr(accepted_contents, "MAX_BYTES", 1)
     contents, (captured, *others) = AcceptedContents(), [unsigned_id(system, str(number)) for number in range(9)]
+    contents.add(captured)
     for other in others:
-        contents.add(captured)
         contents.add(other)
-    assert [contents.is_exceeded(one) for one in (captured, *others)] == [True, *[False] * 6, True, True]
+        assert contents.is_exceeded(captured)
+    assert [contents.is_exceeded(one) for one in others] == [*[False] * 6, True, True]
