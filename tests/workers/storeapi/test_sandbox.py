@@ -448,3 +448,24 @@ def test_the_controls_answer_on_the_sandbox_s_own_host_only(caller: str, status:
     done = client.post("/sandbox/do/revoke-tokens", environ_base={"REMOTE_ADDR": caller})
     assert done.status_code == status
     assert client.get("/api/v3/app/orders", environ_base={"REMOTE_ADDR": caller}).status_code == 401, "the API itself"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "token", "value", "accepted"),
+    [
+        ("Bearer", "abc", "Bearer abc", True),
+        ("Bearer", "a token of words", "Bearer a token of words", True),
+        ("Bearer", "abc", "abc", False),
+        ("Bearer", "abc", "Bearer words abc", False),
+        ("", "abc", "abc", True),
+        ("", "abc", "Bearer abc", False),
+        ("Basic", "user:pass", "Basic dXNlcjpwYXNz", True),
+        ("Basic", "user:pass", "Basic user:pass", False),
+        ("Bearer", "", "Bearer ", False),
+    ],
+)
+def test_a_configured_token_is_accepted_whole_and_after_its_scheme(
+    scheme: str, token: str, value: str, accepted: bool
+) -> None:
+    shop = make_shop("http://127.0.0.1:1/hook")
+    assert TokenIssuer(shop, AppRegistration(token=token, scheme=scheme)).accepts(value) is accepted

@@ -54,10 +54,11 @@ class TokenIssuer:
 
     def accepts(self, value: str) -> bool:
         """Whether this value of the header has a valid token."""
-        scheme, _, token = f" {value}".rpartition(" ")
-        if scheme.strip() != self._app.scheme:
+        prefix = f"{self._app.scheme} " if self._app.scheme else ""
+        if not value.startswith(prefix):
             return False
-        if scheme.strip().lower() == "basic":
+        token = value.removeprefix(prefix)
+        if self._app.scheme.lower() == "basic":
             token = ":".join(_credentials(f"Basic {token}", {}))
         if self._app.token and hmac.compare_digest(token.encode(), self._app.token.encode()):
             return True
