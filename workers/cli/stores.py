@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from receiver.config import Config
 from receiver.contract.diagnosis.formatting import clock, span, waits
 from receiver.inbox import Administration, keys
 from receiver.inbox.subscription_checks import Repair
@@ -15,6 +16,7 @@ from workers.cli import output
 from workers.cli.auditing import record
 from workers.cli.listing import RowList
 from workers.cli.options import Noun, choose_store, connect_reader, connect_server, json_option, load_config, yes_option
+from workers.cli.send_hint import send_command
 from workers.cli.stats import SINCE_WHEN
 from workers.cli.stores_add import add
 from workers.cli.stores_remove import remove
@@ -84,7 +86,7 @@ def show_store(store: str | None, json_: bool) -> None:
         output.as_json(standing.as_json(datetime.now(UTC)))
         return
     _show_status(standing, datetime.now(UTC))
-    output.next_command(*_next_commands(standing))
+    output.next_command(*_next_commands(config, standing))
 
 
 @stores.command("pause")
@@ -182,7 +184,7 @@ def _repair(repair: Repair, now: datetime) -> str:
     return f"{repair.action} {repair.topic} {clock(repair.at, now)}{gap}"
 
 
-def _next_commands(one: StoreStatus) -> list[str]:
+def _next_commands(config: Config, one: StoreStatus) -> list[str]:
     if one.paused:
         return [f"storehooks stores resume {one.name}  start its runs again"]
     if one.refused:
@@ -191,5 +193,5 @@ def _next_commands(one: StoreStatus) -> list[str]:
         return [f"storehooks subscriptions apply --store {one.name}  make these changes"]
     return [
         f"storehooks events list --store {one.name}  its newest events",
-        f"storehooks send order.created --store {one.name}  send a test event",
+        *(f"{command}  send a test event" for command in send_command(config, store=one.name)),
     ]

@@ -31,6 +31,7 @@ from workers.cli.options import (
     require_store_name,
     yes_option,
 )
+from workers.cli.send_hint import send_command
 from workers.cli.store_steps import Steps, first_line, reload_processes
 from workers.operations.store_files import Draft, as_toml, path_for
 
@@ -109,7 +110,7 @@ def add(name: str, yes: bool, json_: bool, no_subscribe: bool, no_reload: bool, 
     if not steps.left and not json_:
         output.next_command(
             f"storehooks stores show {name}  its state",
-            f"storehooks send order.created --store {name}  send a test event",
+            *(f"{command}  send a test event" for command in send_command(now, store=name)),
         )
     steps.finish()
 

@@ -94,7 +94,7 @@ class AllEvents:
         """The id of an event, given by an id that its sender was told, by a delivery or resource id (the newest of
         them), as `last`, or by the beginning of its id. Raises NotFound, and ConfigError if several begin so."""
         if which == LAST:
-            missing = "no event was accepted yet; `storehooks send order.created` sends one"
+            missing = "no event was accepted yet; `storehooks send --help` says how to send one"
             return choose(which, self._newest_ids(1), kind="events", missing=missing)
         named = self._named(which)
         return named or choose(which, self._newest_ids(NEWEST), kind="events", missing=_not_found(self._client, which))

@@ -281,6 +281,7 @@ signing_secrets = ["c2VjcmV0IG9mIGEga2lvc2s="]
 """
     system = make_system(plugin=plugin, more=kiosk)
     assert f"storehooks send {hint} " in system.run_cli("handlers").stdout
+    assert "storehooks send order.paid --store kiosk " in system.run_cli("stores", "show", "kiosk").stdout
 
 
 def test_send_warns_of_an_unknown_topic_and_sends_it(make_system: Callable[..., System]) -> None:
