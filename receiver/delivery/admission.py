@@ -22,11 +22,11 @@ from receiver.contract.signing.signatures import MAX_TRIED, Headers, Verified, v
 from receiver.contract.signing.sources import BodyFields
 from receiver.contract.stored_headers import NEVER_STORED, SealHeader, headers_of_refusal
 from receiver.contract.stores import UNKNOWN_STORE, NamedStore, Store, StoreIndex
-from receiver.delivery.accepted_contents import AcceptedContents
 from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
-from receiver.delivery.sender_address import TrustedProxies
+from receiver.delivery.sender_address import TrustedProxies, sender_at
+from receiver.delivery.signed_contents import SignedContents, repeatable_bytes
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import AcceptResult, keys
 from receiver.inbox.counter_buffer import CounterBuffer
@@ -35,7 +35,7 @@ from receiver.spool import Refusal, SpoolResult
 INVALID_SIGNATURE = problem(HTTPStatus.UNAUTHORIZED, "Invalid signature.")
 CANNOT_VERIFY = unavailable("The signature cannot be verified now. Retry later.")
 NOT_STORED = unavailable("The delivery could not be stored. Retry later.")
-ACCEPTED_TOO_OFTEN = unavailable("The same body was accepted too often. Retry later.")
+SENT_TOO_OFTEN = unavailable("The same signed content was sent too often. Retry later.")
 STORE_FULL = unavailable("This store has too many waiting events. Retry later.")
 LOOP_HASHED = 16 << 20
 """Bytes that are hashed to verify a delivery in the loop, in 40 to 80 ms: a large one with each secret of a store. At
@@ -88,7 +88,7 @@ class Admission:
         self._secrets = secrets
         self._counts = counts
         self._refusals = refusals
-        self._contents = AcceptedContents()
+        self._contents = SignedContents()
         self._counted = logs.CountedLog(log)
         self._unreadable = logs.LimitedLog(
             log, self._counted, level="error", more="more unreadable deliveries, without a line each"
@@ -118,7 +118,7 @@ class Admission:
                     signed_with=proof.secret.fingerprint,
                     in_loop=in_loop,
                 )
-                return self._too_often(delivery) or delivery
+                return SENT_TOO_OFTEN if self._is_too_often(delivery, proof.content, incoming) else delivery
             except DeliveryRefused as refusal:
                 # only the reason: the exception refers to this frame, and so would keep the body in memory
                 refused.append((refusal.reason, one))
@@ -136,8 +136,6 @@ class Admission:
         if stored.status == "full":
             self._counted.add("deliveries answered 503", store=store, reason=_FULL[stored.where])
             return STORE_FULL
-        if stored.status == "accepted":
-            self._contents.add(delivery)
         scheme = self._stores[store].scheme
         if not scheme.batch:
             if delivery.unreadable:
@@ -149,13 +147,17 @@ class Admission:
                 self._log_unreadable(one, result)
         return json_answer({"ids": [one.id for one in items], "status": stored.status}, scheme.success)
 
-    def _too_often(self, delivery: Delivery) -> Answer | None:
-        """The answer to one whose body was accepted too often under other ids; None for any other."""
-        if not self._contents.is_exceeded(delivery):
-            return None
-        reason = "the same body was accepted too often"
-        self._counted.add("deliveries answered 503", store=delivery.event.store, reason=reason)
-        return ACCEPTED_TOO_OFTEN
+    def _is_too_often(self, delivery: Delivery, content: bytes, incoming: IncomingDelivery) -> bool:
+        """Whether what is signed of a delivery was sent too often under other ids, or with other bodies."""
+        size, store = repeatable_bytes(delivery), delivery.event.store
+        if not size:
+            return False
+        sender = sender_at(self._proxies.sender(incoming.address, incoming.headers))
+        if not self._contents.add(store, content, sender, size):
+            return False
+        reason = "the same signed content was sent too often"
+        self._counted.add("deliveries answered 503", store=store, reason=reason)
+        return True
 
     def _log_unreadable(self, delivery: Delivery, stored: Stored | AcceptResult | SpoolResult) -> None:
         if stored.status == "accepted":

@@ -57,10 +57,11 @@ _DECODERS = {"hex": strict_hex, "base64": strict_base64, "base64url": strict_bas
 
 
 class Verified(NamedTuple):
-    """A valid signature: the secret it was made with, and the time of signing where the scheme has one."""
+    """A valid signature: the secret it was made with, the time of signing where the scheme has one, what it covers."""
 
     secret: Secret
     timestamp: float | None
+    content: bytes
 
 
 def verify(
@@ -87,11 +88,11 @@ def verify(
     if not scheme.timestamp or not scheme.tolerance:
         if scheme.signs_time and _has_separator(scheme, TIMESTAMP, text):
             parse_timestamp(scheme, text)  # else it may hold a part of what is signed next to it
-        return Verified(secret, None)
+        return Verified(secret, None, content)
     # Checked last: before that it may be forged.
     moment = parse_timestamp(scheme, text or read_timestamp(scheme, headers, fields, pairs))
     check_timestamp(scheme, moment, now)
-    return Verified(secret, moment)
+    return Verified(secret, moment, content)
 
 
 class Signed(NamedTuple):
