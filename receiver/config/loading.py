@@ -97,7 +97,19 @@ def load_from_environment(explicit: str | None = None) -> Config:
 
 def included_files(path: Path, patterns: Iterable[str]) -> list[Path]:
     """The files that `include` names, relative to the config file and in alphabetical order for each pattern."""
-    return [Path(name) for pattern in patterns for name in sorted(glob.glob(str(path.parent / pattern)))]
+    return [Path(name) for pattern in patterns for name in sorted(_matching(path.parent / pattern))]
+
+
+def _matching(pattern: Path) -> list[str]:
+    """Raises ConfigError for a folder that may not be read: `glob` finds nothing there, so stores would be gone."""
+    for folder in glob.glob(str(pattern.parent)):
+        try:
+            os.listdir(folder)
+        except PermissionError:
+            raise ConfigError(f"{folder}: this user may not read the folder, which `include` names") from None
+        except OSError:
+            continue  # it is a file, or was removed meanwhile
+    return glob.glob(str(pattern))
 
 
 def _include_patterns(path: Path, values: Mapping[str, Any]) -> list[str]:

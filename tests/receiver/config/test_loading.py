@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -174,6 +176,28 @@ def test_included_files_are_merged(tmp_path: Path) -> None:
     found = load(tmp_path, 'include = ["stores.d/*.toml"]\n' + STORE)
     assert set(found.stores) == {"north", "east", "west"}
     assert str(found.place("stores", "east", "signing_secrets")).endswith("east.toml:2")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_folder_that_may_not_be_read_is_an_error_and_not_an_empty_one() -> None:
+    """Its stores were gone after a reload: every delivery got 401."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "stores.d").mkdir(mode=0o700)
+        (folder / "stores.d/east.toml").write_text(STORE)
+        (folder / "config.toml").write_text("")
+        assert set(config.load(folder / "config.toml", {}).stores) == {"north"}
+        child = os.fork()
+        if not child:
+            try:
+                os.setuid(65534)
+                config.load(folder / "config.toml", {})
+            except ConfigError as error:
+                os._exit(0 if "stores.d: this user may not read the folder" in str(error) else 2)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_store_defaults_apply_to_every_store(tmp_path: Path) -> None:

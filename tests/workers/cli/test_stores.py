@@ -509,3 +509,21 @@ def test_a_config_without_include_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("include = []\n")
     with pytest.raises(ConfigError, match="includes no file for east"):
         path_for(load(tmp_path / "config.toml", {}), "east")
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o755, 0o700])
+def test_a_folder_that_is_made_for_the_file_is_readable_by_who_reads_the_config(tmp_path: Path, mode: int) -> None:
+    """By the umask that backup.md sets, the service could not read it: all deliveries of the new store got 401."""
+    main = tmp_path / "etc" / "config.toml"
+    main.parent.mkdir()
+    main.write_text("")
+    main.parent.chmod(mode)
+    if os.getuid() == 0:
+        os.chown(main.parent, 1234, 1235)
+    before = os.umask(0o077)
+    try:
+        Draft(main.parent / "stores.d" / "east.toml", "", like=main).publish()
+    finally:
+        os.umask(before)
+    found, like = (main.parent / "stores.d").stat(), main.parent.stat()
+    assert (found.st_mode & 0o777, found.st_uid, found.st_gid) == (mode, like.st_uid, like.st_gid)
