@@ -116,6 +116,8 @@ class WebServer(BaseApplication):
         except StorehooksError as error:
             logs.get("receiver").error("config refused, the old one stays", why=error.logged)
             return self.config
+        if gone := sorted(self.config.stores.keys() - config.stores.keys()):
+            logs.get("receiver").warning("stores are gone after a reload", stores=gone)
         return config
 
 

@@ -183,9 +183,8 @@ class SpooledEvents:
             return SpoolResult("accepted", event.id)
         equal = "SELECT 1 FROM event WHERE id = ? AND body = ?"
         if delivery.others_count and not self._db.execute(equal, (event.id, event.body)).fetchone():
-            # Another body under an id that counts alone. Here it may run twice rather than be lost.
-            id_ = other_event_id(event)
-            other = replace(delivery, event=replace(event, id=id_), first_id=event.id, others_count=False)
+            # Another body under an id that counts alone. The inbox decides whether it is another event.
+            other = replace(delivery, event=replace(event, id=other_event_id(event)), first_id=event.id)
             return self._add(other, pack_delivery(other), uptime)
         self._db.execute("UPDATE event SET duplicates = duplicates + 1 WHERE id = ?", (event.id,))
         return SpoolResult("duplicate", event.id)

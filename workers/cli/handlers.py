@@ -277,7 +277,10 @@ def retire(handler: str, yes: bool) -> None:
     output.echo(f"{handler} is retired; {counted(ended, 'waiting run')} failed")
     if still_there:
         output.warn(had)
-    output.next_command("storehooks failures  the failed runs")
+    output.next_command(
+        "storehooks failures  the failed runs",
+        "storehooks subscriptions  which ones no handler wants any more",
+    )
 
 
 def _administration_with(handler: str) -> Administration:

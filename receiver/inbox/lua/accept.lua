@@ -115,6 +115,8 @@ local function judge(at)
       id = first_id
     elseif digest_of(first_id) == digest then
       return first_id
+    elseif ARGV[at + 17] == '1' and is_altered(first_id, at) then
+      return first_id, nil, true
     else
       second_body = true
     end

@@ -13,7 +13,7 @@ import pytest
 
 from receiver.contract.event import other_event_id
 from receiver.spool import open_events
-from tests.support.harness import System, own_server
+from tests.support.harness import System, eventually, own_server
 
 SECRET = "the secret of a store that signs its own id"
 STORES = f"""
@@ -134,6 +134,21 @@ def test_a_signed_id_with_equal_time_topic_and_resource_is_a_duplicate_and_count
     sentence = "alone: 2 deliveries had the delivery id, topic, resource and time of an earlier one, but another body."
     assert sentence in shown(web, "topics", "--store", "alone")
     assert 'They are duplicates, because dedupe = "id".' in shown(web, "stats")
+
+
+def test_the_spool_leaves_it_to_the_inbox_whether_another_body_is_another_event(web: System) -> None:
+    """With both in the spool, each was an event."""
+    first = {"created_at": "2026-11-16T09:00:00Z", "data": {"id": 1}}
+    web.client.config_set("maxmemory", 1)
+    answers = [post(web, "alone", **first, attempt=1), post(web, "alone", **first, attempt=2)]
+    answers += [post(web, "alone", **first, attempt=2), post(web, "alone", **{**first, "data": {"id": 2}})]
+    assert answers == ["accepted", "accepted", "duplicate", "accepted"]
+    assert "alone" not in web.ledger.counters().stores
+    web.client.config_set("maxmemory", 0)
+    eventually(
+        lambda: "alone" in web.ledger.counters().stores and counts(web, "alone") == (2, 1, 1),
+        what="two events, and one delivery that repeats the first",
+    )
 
 
 def test_another_body_has_the_same_id_in_redis_and_in_the_spool(system: System, tmp_path: Path) -> None:

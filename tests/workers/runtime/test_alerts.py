@@ -211,13 +211,43 @@ def test_rules_that_are_off_find_nothing(make_system: Callable[..., System], tar
 
 def test_a_failing_handler_without_attempts_goes_on_failing(make_system: Callable[..., System], target: Target) -> None:
     system = make_system(more=targets_of(target))
-    run_attempts(system, OutcomeKind.FAILED, 10)
-    assert len(judge(system)) == 1
-    for key in system.client.scan_iter(f"{keys.RUNS}recent*"):
-        system.client.delete(key)
+    begin_without_attempts(system)
     assert len(judge(system)) == 1, "nothing has succeeded"
     run_attempts(system, OutcomeKind.DONE, 1)
     assert [one.what for one in judge(system)] == ["fired", "recovered"]
+
+
+def begin_without_attempts(system: System) -> None:
+    """The alert fires, runs have failed, and there are no attempts any more."""
+    run_attempts(system, OutcomeKind.FAILED, 10)
+    assert len(judge(system)) == 1
+    system.client.zadd(keys.GROUPS, {"a-group": 1})
+    system.client.hset(f"{keys.GROUP}a-group", mapping={"handler": HANDLER, "failed": 3, "retrying": 0})
+    for key in system.client.scan_iter(f"{keys.RUNS}recent*"):
+        system.client.delete(key)
+
+
+def test_a_failing_handler_without_attempts_recovers_when_no_run_is_failed_or_retried(
+    make_system: Callable[..., System], target: Target
+) -> None:
+    """It went on for days if the replays ended in the same minutes as the failures."""
+    system = make_system(more=targets_of(target))
+    begin_without_attempts(system)
+    assert len(judge(system)) == 1
+    system.client.hset(f"{keys.GROUP}a-group", "failed", 0)
+    assert [one.what for one in judge(system)] == ["fired", "recovered"]
+
+
+def test_a_failing_handler_whose_failures_were_all_replayed_recovers(
+    make_system: Callable[..., System], target: Target
+) -> None:
+    system = make_system(more=targets_of(target))
+    run_attempts(system, OutcomeKind.FAILED, 12)
+    run_attempts(system, OutcomeKind.DONE, 11)
+    assert len(judge(system)) == 1
+    run_attempts(system, OutcomeKind.DONE, 1)
+    for _ in range(2):
+        assert [one.what for one in judge(system)] == ["fired", "recovered"]
 
 
 def test_an_alert_that_goes_on_shows_its_last_figures(make_system: Callable[..., System], target: Target) -> None:

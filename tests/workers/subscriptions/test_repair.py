@@ -180,6 +180,17 @@ def test_a_worker_without_one_plugin_makes_the_check_delete_nothing(shop: Shop) 
     assert shop.topics() == ["order.paid"], "its handler was absent for prune_after"
 
 
+def test_a_topic_that_a_handler_gives_up_is_without_a_handler_from_then_on(shop: Shop) -> None:
+    """It counted as given up 15 minutes before: a `prune_after` of 10 minutes deleted its subscription at once."""
+    shop.declare("order.paid", "customer.created")
+    look(shop)
+    shop.declare("order.paid")
+    since = declared_handlers(shop.system.client).gone("customer.created", "demo")
+    assert since is not None
+    assert abs(since.timestamp() - time.time()) < 60
+    assert "deleted in 6 d" in look(shop).pending[0]["why"]
+
+
 def test_until_a_worker_has_declared_handlers_nothing_is_deleted(shop: Shop) -> None:
     shop.managed.client.webhooks.create(topic="order.paid", url=shop.url)
     assert look(shop).pending == ()

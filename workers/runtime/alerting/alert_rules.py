@@ -10,7 +10,7 @@ from redis import Redis
 from receiver.config import Config
 from receiver.contract.diagnosis.formatting import counted, exact_span, span
 from receiver.contract.stores import UNKNOWN_STORE
-from receiver.inbox import EventQueries
+from receiver.inbox import EventQueries, FailureQueries
 from receiver.inbox.alert_store import AlertStore
 from receiver.inbox.outcomes import OutcomeKind
 from receiver.inbox.queries.event_pages import oldest_open_age
@@ -47,7 +47,8 @@ def threshold(config: Config, rule: str) -> str:
 
 
 def _failing(config: Config, client: Redis) -> Found:
-    """A handler that fires goes on until attempts succeed, even if there are few, or until no worker has it."""
+    """A handler that fires goes on until attempts succeed, even if there are few, or until no worker has it. Without
+    attempts it goes on while any of its runs is failed or waits for a retry."""
     share = config.alerts.rules.failing
     declared = sorted({one.handler for one, _ in EventQueries(client).declared()}) if share else []
     firing = {one.subject: one.text for one in AlertStore(client).firing() if one.rule == "failing"}
@@ -55,9 +56,10 @@ def _failing(config: Config, client: Redis) -> Found:
         attempts = sum(runs.outcomes.get(kind, 0) for kind in JUDGED)
         failed = sum(runs.outcomes.get(kind, 0) for kind in FAILING)
         fewest = 1 if handler in firing else FEWEST_ATTEMPTS
-        if attempts >= fewest and failed >= share * attempts:
+        # More than the share: failures that were all replayed with success are exactly one half.
+        if attempts >= fewest and (failed > share * attempts or failed == attempts):
             yield handler, f"{failed / attempts:.0%} of the last {counted(attempts, 'attempt')} failed"
-        elif not attempts and handler in firing:
+        elif handler in firing and not attempts and any(FailureQueries(client).totals().get(handler, ())):
             yield handler, firing[handler]
 
 
