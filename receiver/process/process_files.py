@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from receiver import logs
+from receiver.owned_files import make_folder, open_or_create
 
 FOLDER = "run"
 _held_here: dict[tuple[Path, str, int], int] = {}
@@ -125,9 +126,9 @@ def restart_at_bind(address: str, bind: str) -> str:
 
 def _lock(path: Path, *, wait: bool) -> int:
     """Create and lock the file, and leave it open. It may be removed before it is locked; then it is created again."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent)
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = open_or_create(path)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(path, descriptor):

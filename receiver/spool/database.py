@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from receiver.contract.errors import StorehooksError
+from receiver.owned_files import create_file
 
 BUSY_SECONDS = 5.0
 FEW_ROWS = 100
@@ -97,7 +98,7 @@ def open_file(path: Path, fmt: Format) -> sqlite3.Connection:
     if not path.exists():
         # Only if it is missing: closing a descriptor of the file drops the locks that SQLite holds in this process.
         with suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            os.close(create_file(path))
     connection = connect(path)
     try:
         if connection.execute("PRAGMA page_count").fetchone() == (0,):  # later it has no effect, but is a write

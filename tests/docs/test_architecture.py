@@ -21,6 +21,7 @@ MAP_AND_WORDS = PAGE.split("## Every file")[0] + (ROOT / "docs/glossary.md").rea
 PACKAGES = ("receiver", "workers", "storehooks")
 SHARED = (
     "receiver.logs",
+    "receiver.owned_files",
     "receiver.process",
     "workers.processes",
 )

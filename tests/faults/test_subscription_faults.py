@@ -6,22 +6,24 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from redis.exceptions import RedisError
 
+from receiver.contract.errors import StorehooksError
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
-from receiver.inbox.keyring.host_files import KeyringFiles
+from receiver.inbox.keyring.host_files import KeyringFiles, KeyringUnwritable
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import LearnedSecret, orphaned
 from receiver.inbox.keyring.receiver_versions import ReceiverVersions
 from receiver.inbox.queries.runs import EventRuns, PastRun
 from receiver.inbox.subscription_checks import StoreLocked, SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
-from tests.support.sandbox_shop import Shop
+from tests.support.sandbox_shop import Shop, changing_calls
 from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE, wait_for_events
 from tests.workers.subscriptions.test_repair import look
 from workers.operations.replay import Selection, matching_runs
@@ -91,7 +93,7 @@ def refused_with(error: BaseException) -> Spoil:
         KeyboardInterrupt(),
         ServerError("a gateway in between gave up", status=504),
         UnexpectedResponse("no JSON"),
-        OSError(28, "No space left on device"),
+        KeyringUnwritable(Path("keyring-pending.json"), OSError(28, "No space left on device")),
     ],
     ids=["interrupted", "gateway", "unreadable", "disk full"],
 )
@@ -102,11 +104,12 @@ def test_a_rotation_with_a_lost_response_leaves_its_notice_and_the_next_check_re
     shop.declare("customer.created")
     shop.apply()
     with monkeypatch.context() as patch:
-        if isinstance(error, OSError):
+        if isinstance(error, KeyringUnwritable):  # after it was tried
+            patch.setattr(KeyringFiles, "require_writable", lambda _: None)
             patch.setattr(KeyringFiles, "add_pending", refused_with(error))
         else:
             patch.setattr(Webhooks, "rotate_secret", done_and_then(error, Webhooks.rotate_secret))
-        if isinstance(error, ApiError):
+        if isinstance(error, StorehooksError):
             assert all(rotate(shop))
         else:
             with pytest.raises(type(error)):
@@ -117,6 +120,28 @@ def test_a_rotation_with_a_lost_response_leaves_its_notice_and_the_next_check_re
     assert not is_announced(shop)
     shop.emit()
     wait_for_events(shop, "customer.created", 1)
+
+
+def test_a_keyring_that_cannot_be_written_is_named_before_the_store_makes_a_secret(shop: Shop) -> None:
+    """The secret was lost: the store had made it, and the command ended with a traceback."""
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created", "order.paid")
+    shop.apply()
+    files = keyring_of(shop).files
+    lock = files.pending_file.with_suffix(".lock")
+    lock.unlink()
+    lock.mkdir()  # what nobody can open as a file, not even root
+    try:
+        calls = len(changing_calls(shop.log()))
+        done = shop.cli("subscriptions", "rotate", "--store", "demo", "--yes")
+        assert (done.exit_code, type(done.exception)) == (1, SystemExit), done.output
+        assert "cannot be written" in done.output
+        assert "chown" in done.output
+        assert len(changing_calls(shop.log())) == calls
+        assert not is_announced(shop)
+    finally:
+        lock.rmdir()
+    assert rotate(shop) == ["", ""]
 
 
 def test_a_creation_with_a_lost_response_leaves_its_notice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from receiver.owned_files import create_file, make_folder
 from workers.history.event_filter import EventFilter
 from workers.history.past_events import (
     HistoryDatabase,
@@ -111,7 +112,7 @@ class SqliteHistory(HistoryDatabase):
 
     def check(self) -> None:
         with _explained(self.directory):
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.directory)
         if not os.access(self.directory, os.W_OK):
             raise HistoryError(f"{self.directory} cannot be written by this user; change its owner or its mode")
         self._require_here(claim=True)
@@ -289,9 +290,9 @@ class SqliteHistory(HistoryDatabase):
     def _transaction(self, path: Path) -> Iterator[sqlite3.Connection]:
         """Changes of one file, which is created if it is missing."""
         with _explained(path):
-            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-            there = os.fstat(descriptor)
-            os.close(descriptor)
+            with suppress(FileExistsError):
+                os.close(create_file(path))
+            there = path.stat()
         with self._open(path) as db:
             db.execute("BEGIN IMMEDIATE")
             yield db
@@ -303,8 +304,8 @@ class SqliteHistory(HistoryDatabase):
 def _create_once(path: Path, text: str) -> None:
     """With its text, or not at all; another process may do the same."""
     new = path.with_name(f"{path.name}.{text}")
-    new.touch(mode=0o600)
-    new.write_text(text)
+    with open(create_file(new), "w") as file:
+        file.write(text)
     with suppress(FileExistsError):
         os.link(new, path)
     new.unlink()

@@ -19,6 +19,7 @@ import tomli_w
 
 from receiver.config import Config, load
 from receiver.contract.errors import ConfigError
+from receiver.owned_files import copy_owner
 
 
 class Draft:
@@ -73,10 +74,8 @@ def _copy_ownership(descriptor: int, like: Path | None) -> None:
     """Let the owner of the config read this file too, and its group if the config is readable by the group alone."""
     if like is None:
         return
-    status = like.stat()
-    with suppress(PermissionError):  # only root may change the owner; any other writer is the reader as well
-        os.fchown(descriptor, status.st_uid, status.st_gid)
-    if status.st_mode & 0o044 == 0o040:
+    copy_owner(descriptor, like)
+    if like.stat().st_mode & 0o044 == 0o040:
         os.fchmod(descriptor, 0o640)
 
 

@@ -47,6 +47,7 @@ class SecretChanges:
             return
         if any(change.rotate for change in changes) or not self._has_secret_to_send():
             self._keyring.require_key(self._name)
+            self._keyring.files.require_writable()
 
     @contextmanager
     def announced(self, is_complete: Callable[[], bool], *, replaces_lost: bool = False) -> Iterator[None]:

@@ -6,6 +6,7 @@ data_dir/keyring-pending.json    secrets learned on this host that Redis or a re
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import tempfile
@@ -15,6 +16,9 @@ from pathlib import Path
 
 import orjson
 
+from receiver.contract.errors import ConfigError
+from receiver.owned_files import copy_owner, open_or_create
+
 COPY = "keyring.json"
 PENDING = "keyring-pending.json"
 
@@ -22,6 +26,18 @@ Sealed = dict[str, dict[str, bytes]]
 """Store -> fingerprint -> the sealed secret."""
 Entry = tuple[str, str, bytes]
 """Store, fingerprint and the sealed secret."""
+
+
+class KeyringUnwritable(ConfigError):
+    """A file of the keyring cannot be written, so no secret can be learned."""
+
+    def __init__(self, file: Path, error: OSError) -> None:
+        fix = f"run the command as the owner of {file.parent}, or change the owner"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fix = "free space on its disk"
+        elif error.filename == str(file):
+            fix = f"as root: chown -h --reference={file.parent} {file}"
+        super().__init__(f"the keyring cannot be written: {file}: {error.strerror}; {fix}")
 
 
 def merge(first: Sealed, second: Sealed) -> Sealed:
@@ -65,6 +81,10 @@ class KeyringFiles:
     def write_copy(self, version: int, sealed: Sealed) -> None:
         _write(self.copy_file, sealed, version)
 
+    def require_writable(self) -> None:
+        """Raise KeyringUnwritable if a secret could not be stored. Called before a store makes one."""
+        self.add_pending(())
+
     def add_pending(self, entries: Iterable[Entry]) -> None:
         with self._locked():
             found = self.pending()
@@ -96,11 +116,14 @@ class KeyringFiles:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self.pending_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.pending_file.with_suffix(".lock")
-        with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600)) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(open_or_create(path)) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise KeyringUnwritable(path if error.filename == str(path) else self.pending_file, error) from error
 
 
 def _changed(file: Path) -> int:
@@ -128,11 +151,12 @@ def _write(file: Path, sealed: Sealed, version: int = 0) -> None:
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """Write a file as a whole, readable only by its owner."""
+    """Write a file as a whole, readable only by its owner: for root, the owner of its folder."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")  # 0600
     try:
         with os.fdopen(descriptor, "wb") as new:
+            copy_owner(descriptor, file.parent)
             new.write(content)
             new.flush()
             os.fsync(new.fileno())

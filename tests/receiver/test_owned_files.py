@@ -1,0 +1,106 @@
+"""What root creates in the data directory of another user belongs to that user, and no link leads root elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from receiver.inbox.keyring.host_files import KeyringFiles, KeyringUnwritable
+from receiver.owned_files import create_file, make_folder, open_or_create
+from tests.support.harness import System
+from tests.support.past_events import past_event
+from tests.support.sandbox_shop import Shop, running_shop
+from workers.history.sqlite_history import SqliteHistory
+
+NOBODY = 65534
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, NOBODY, NOBODY)
+    return folder
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    with running_shop(tmp_path) as shop:
+        os.chown(shop.system.config.data_dir, NOBODY, NOBODY)
+        yield shop
+
+
+def of_root(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.lstat().st_uid != NOBODY]
+
+
+def run(system: System, *arguments: str) -> None:
+    done = system.run_cli(*arguments)
+    assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+
+
+def test_commands_of_root_leave_no_file_that_a_service_cannot_write(shop: Shop) -> None:
+    """After `subscriptions rotate` of root the service could learn no secret any more."""
+    system, data = shop.system, shop.system.config.data_dir
+    for path in data.iterdir():
+        os.chown(path, NOBODY, NOBODY)  # the sandbox's own
+    shop.declare("order.paid")
+    run(system, "subscriptions", "apply", "--yes")
+    run(system, "subscriptions", "rotate", "--store", "demo", "--yes")
+    assert (data / "keyring-pending.lock").exists()
+    export = str(system.folder / "export")
+    run(system, "export", export)
+    system.client.flushall()
+    run(system, "import", export, "--yes")
+    for listing in ("doctor", "events", "refused", "hosts", "audit"):
+        system.run_cli(listing)
+    assert of_root(data) == []
+
+
+def test_processes_of_root_leave_no_file_that_another_user_cannot_write(system: System) -> None:
+    data = system.config.data_dir
+    os.chown(data, NOBODY, NOBODY)
+    system.start("web", "supervisor")
+    assert system.post(system.request()).status_code == 200
+    request = system.request()
+    request.headers["webhook-signature"] = "v1,bad"
+    assert system.post(request).status_code == 401
+    assert (data / "run").exists()
+    assert of_root(data) == []
+
+
+def test_the_history_of_root_can_be_written_by_another_user(data: Path) -> None:
+    history = SqliteHistory(data / "history")
+    history.check()
+    history.write([past_event()])
+    assert len(list((data / "history").iterdir())) == 2
+    assert of_root(data) == []
+
+
+def test_root_follows_no_link_and_gives_nothing_away_that_was_there(data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("kept")
+    (data / "link").symlink_to(other)
+    (data / "dangling").symlink_to(tmp_path / "missing")
+    for name in ("link", "dangling"):
+        with pytest.raises(FileExistsError):
+            create_file(data / name)
+        with pytest.raises(OSError, match="symbolic links"):
+            open_or_create(data / name)
+    os.link(other, data / "hard link")
+    os.close(open_or_create(data / "hard link"))
+    (data / "folder").symlink_to(tmp_path)
+    make_folder(data / "folder")
+    assert (other.stat().st_uid, tmp_path.stat().st_uid, other.read_text()) == (0, 0, "kept")
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_linked_lock_of_the_keyring_is_refused(data: Path, tmp_path: Path) -> None:
+    (data / "keyring-pending.lock").symlink_to(tmp_path / "missing")
+    with pytest.raises(KeyringUnwritable, match=r"keyring-pending\.lock"):
+        KeyringFiles(data).add_pending([("north", "mark", b"{}")])
+    assert not (tmp_path / "missing").exists()
