@@ -144,6 +144,27 @@ def test_a_keyring_that_cannot_be_written_is_named_before_the_store_makes_a_secr
     assert rotate(shop) == ["", ""]
 
 
+def test_a_check_that_fails_is_the_result_that_is_shown(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result of an earlier check was shown as ok, while each later one failed."""
+    shop.declare("customer.created")
+    shop.apply()
+    config = shop.system.config
+    scheduled = SubscriptionCheck(lambda: config)
+    unwritable = KeyringUnwritable(Path("/data/keyring-pending.lock"), PermissionError(13, "Permission denied"))
+    for error, told in ((unwritable, str(unwritable)), (KeyError("a secret"), "the check failed: KeyError")):
+        with monkeypatch.context() as patch:
+            patch.setattr("workers.subscriptions.repair.check", refused_with(error))
+            scheduled._check(config, "demo", declared_handlers(shop.system.client))
+        found = SubscriptionChecks(shop.system.client).last_results(["demo"])["demo"]
+        assert (found.unknown, found.existing) == (told, ("customer.created",))
+        listed = shop.cli("subscriptions").output
+        assert "unknown" in listed
+        assert told[:40] in listed
+        assert "could not be checked" in shop.cli("doctor").output
+    scheduled._check(config, "demo", declared_handlers(shop.system.client))
+    assert SubscriptionChecks(shop.system.client).last_results(["demo"])["demo"].unknown == ""
+
+
 def test_a_creation_with_a_lost_response_leaves_its_notice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,6 +22,7 @@ from receiver.config import Config
 from receiver.contract.diagnosis.formatting import span
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
+from receiver.inbox.keyring.host_files import KeyringUnwritable
 from receiver.inbox.redis.server_faults import reason_of
 from receiver.inbox.subscription_checks import BUSY_MS, CheckResult, Repair, StoreLocked, SubscriptionChecks, Trouble
 from workers.subscriptions.apply import ChangeResult, apply_changes
@@ -137,11 +139,9 @@ def check_result(
     repaired: Iterable[str] = (),
 ) -> CheckResult:
     """What a check found and did, stored until the next check."""
-    now, earlier = time.time(), before.trouble if before else {}
     if plan.unknown:
-        existing = before.existing if before else ()
-        urls = before.urls if before else ()
-        return CheckResult(plan.store, now, by, existing=existing, unknown=plan.unknown, trouble=earlier, urls=urls)
+        return unknown_result(plan.store, plan.unknown, before=before, by=by)
+    now, earlier = time.time(), before.trouble if before else {}
     assert plan.wanted is not None
     made = [result.change for result in results if not result.error]
     deleted = {change.id for change in made if change.action == "delete"}
@@ -164,6 +164,14 @@ def check_result(
         trouble=trouble_after(earlier, repaired, now, waiting),
         urls=tuple(sorted({plan.wanted.url, *(one.url for one in (*plan.existing, *plan.earlier))})),
         held_back=plan.held_back,
+    )
+
+
+def unknown_result(store: str, why: str, *, before: CheckResult | None, by: str = "check") -> CheckResult:
+    """The result of a check that failed. What was known before stays known."""
+    last = before or CheckResult(store, 0.0)
+    return CheckResult(
+        store, time.time(), by, existing=last.existing, unknown=why, trouble=last.trouble, urls=last.urls
     )
 
 
@@ -280,7 +288,8 @@ class SubscriptionCheck:
         if not stores or not config.subscriptions.check:
             return 0
         if config.secrets.key.get_secret_value():
-            keyring_of(config, self._redis).store_pending()
+            with suppress(KeyringUnwritable):  # each check reports it
+                keyring_of(config, self._redis).store_pending()
         if config is not self._last_config:
             for store, last in self._checks.last_results(stores).items():
                 if url_has_changed(config, last):  # its subscriptions are for a URL that may not answer any more
@@ -329,7 +338,17 @@ class SubscriptionCheck:
             return min(again, BUSY_MS / 1000)
         except (StorehooksError, RedisError) as error:  # its message may quote the store, and contain a secret
             log.warning("subscription check failed", store=store, why=type(error).__name__)
+            self._store_failure(store, error)
             return min(again, RETRY_AFTER)
         except Exception as error:  # noqa: BLE001  an unexpected response must not end the schedule of the store
             log.error("subscription check failed unexpectedly", store=store, why=type(error).__name__)
+            self._store_failure(store, error)
             return again
+
+    def _store_failure(self, store: str, error: Exception) -> None:
+        """For `doctor` and `subscriptions`, which would go on to show the result of an earlier check."""
+        if isinstance(error, RedisError):
+            return
+        told = str(error) if isinstance(error, KeyringUnwritable) else f"the check failed: {type(error).__name__}"
+        before = self._checks.last_results([store]).get(store)
+        self._checks.store_result(unknown_result(store, told, before=before))
