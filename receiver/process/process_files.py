@@ -24,8 +24,8 @@ from receiver import logs
 from receiver.owned_files import make_folder, open_or_create
 
 FOLDER = "run"
-_held_here: dict[tuple[Path, str, int], int] = {}
-"""Folder, role and process id -> the descriptor of the file, -1 where it could not be written."""
+_held_here: dict[tuple[Path, str, int], _OwnFile] = {}
+"""By folder, role and process id."""
 _FLOCK = "hhqqi"
 """struct flock of fcntl(2): type, whence, start, length, pid."""
 
@@ -62,42 +62,70 @@ class ProcessFile:
         return _holder(self.path) == self.pid
 
 
+@dataclass
+class _OwnFile:
+    """The file of this process. It counts once it is locked, even if a full disk takes no content yet."""
+
+    folder: Path
+    role: str
+    address: str = ""
+    descriptor: int = -1
+    """-1 while it could not be created."""
+    is_written: bool = False
+
+    def lock(self) -> None:
+        if self.descriptor < 0:
+            self.descriptor = _lock(self.folder / f"{self.role}-{secrets.token_hex(4)}.lock", wait=True)
+
+    def write(self) -> None:
+        if not self.is_written:
+            _write(self.descriptor, *([self.address] if self.address else []))
+            self.is_written = True
+
+
 def hold(data_dir: Path, role: str, *, address: str = "") -> None:
     """Hold a file of this role until this process ends. Any number of processes may have the same role.
 
-    A process that cannot write the file works all the same, but other processes cannot find it. Called again for the
+    A process that cannot create the file works all the same, but other processes cannot find it. Called again for the
     same folder it only writes the address: to look at the file would release it.
     """
     folder = data_dir.resolve() / FOLDER
-    own = (folder, role, os.getpid())
+    key = (folder, role, os.getpid())
+    is_new = key not in _held_here
+    own = _held_here.setdefault(key, _OwnFile(folder, role))
+    if address:
+        own.address, own.is_written = address, False
     try:
-        if own not in _held_here:
-            _held_here[own] = -1
+        if is_new:
             list(held(data_dir))  # removes the files of processes that were killed
-            _held_here[own] = _lock(folder / f"{role}-{secrets.token_hex(4)}.lock", wait=True)
-        if address and _held_here[own] >= 0:
-            _write(_held_here[own], address)
+        own.lock()
+        own.write()
     except OSError as error:
-        logs.get("processes").warning(
-            "no process file; `storehooks stores add` and `remove` cannot reload this process", why=str(error)
-        )
+        failed = "no process file; `storehooks stores add` and `remove` cannot reload this process"
+        if own.descriptor >= 0:
+            failed = "the process file has no content"
+        logs.get("processes").warning(failed, why=str(error))
 
 
 def show_life(data_dir: Path, role: str) -> None:
-    """Let others see by the file of this process that it responds."""
-    descriptor = _held_here.get((data_dir.resolve() / FOLDER, role, os.getpid()), -1)
-    with suppress(OSError):  # a disk that is read-only by now; then others see silence
-        if descriptor >= 0:
-            os.utime(descriptor)
+    """Let others see by the file of this process that it responds. What a full disk did not take is written now."""
+    own = _held_here.get((data_dir.resolve() / FOLDER, role, os.getpid()))
+    with suppress(OSError):  # a disk that is full, or read-only by now; then others see silence
+        if own:
+            own.lock()
+            os.utime(own.descriptor)
+            own.write()
 
 
 def hold_alone(data_dir: Path, role: str) -> None:
     """Hold the only file of this role until this process ends. Raises AlreadyHeld where another process holds it."""
     path = data_dir.resolve() / FOLDER / f"{role}.lock"
     try:
-        _lock(path, wait=False)
+        descriptor = _lock(path, wait=False)
     except BlockingIOError:
         raise AlreadyHeld(_holder(path) or 0) from None
+    with suppress(OSError):  # a full disk
+        _write(descriptor)
 
 
 def held(data_dir: Path) -> Iterator[ProcessFile]:
@@ -137,7 +165,6 @@ def _lock(path: Path, *, wait: bool) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
-    _write(descriptor)
     atexit.register(_remove_own, path, os.getpid())
     return descriptor
 

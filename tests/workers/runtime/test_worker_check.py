@@ -6,11 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from receiver.process.process_files import hold, show_life
+from tests.receiver.process.test_start_checks import mounted
 from tests.support.harness import Process, Server, System, comm, eventually
 from tests.support.notify_socket import NotifySocket
 from workers.cli.run import SILENT_SECONDS, workers_fault
@@ -69,6 +71,33 @@ def test_a_worker_that_shows_no_life_is_a_fault(tmp_path: Path) -> None:
     os.write(writer, b"1")
     os.waitpid(pid, 0)
     assert "no worker" in workers_fault(tmp_path)
+
+
+def fill(folder: Path) -> list[Path]:
+    """Take all space, or all files, that the disk has."""
+    fillers = []
+    with suppress(OSError):
+        for number in range(1000):
+            fillers.append(folder / f"core.{number}")
+            fillers[-1].write_bytes(bytes(16 << 10))
+    return fillers
+
+
+@pytest.mark.parametrize("options", ["size=64k", "size=1m,nr_inodes=6"], ids=["no space", "no file"])
+def test_a_worker_that_was_started_on_a_full_disk_needs_no_restart(system: System, options: str) -> None:
+    """Its file was locked, but never touched again: the check failed for ever."""
+    data = system.config.data_dir
+    with mounted(data, f"{options},mode=700"):
+        fillers = fill(data)
+        (supervisor,) = system.start("supervisor")
+        eventually(lambda: '"worker started"' in system.log("supervisor"), 60)
+        for file in fillers:
+            file.unlink(missing_ok=True)
+        for file in data.glob("run/*.lock"):
+            os.utime(file, (0, 0))
+        eventually(lambda: check(system) == 0, what="it responds")
+        eventually(lambda: [file.read_text() for file in data.glob("run/worker-*.lock")] == [f"{supervisor.pid}\n"])
+        system.close()
 
 
 @pytest.mark.full
