@@ -124,8 +124,9 @@ class Admission:
                 refused.append((refusal.reason, one))
             except NoEvents:
                 return json_answer({"ids": [], "status": "accepted"}, one.store.scheme.success)
-        self._record(*refused[0], incoming)
-        return CANNOT_VERIFY if self._secrets.may_be_incomplete else INVALID_SIGNATURE
+        answer = CANNOT_VERIFY if self._secrets.may_be_incomplete else INVALID_SIGNATURE
+        self._record(*refused[0], incoming, answer)
+        return answer
 
     def answer(self, delivery: Delivery, stored: Stored | NotStored) -> Answer:
         """The answer to an admitted delivery, by what storing it returned."""
@@ -194,7 +195,7 @@ class Admission:
             raise DeliveryRefused("unknown-store", "no such store")
         return store, proof
 
-    def _record(self, why: str, named: NamedStore, incoming: IncomingDelivery) -> None:
+    def _record(self, why: str, named: NamedStore, incoming: IncomingDelivery, answer: Answer) -> None:
         """Count a refusal and store the delivery for a while: the configured secret may be the wrong one."""
         label, reason = (named.store.name, why) if named.is_known else (UNKNOWN_STORE, "unknown-store")
         self._counts.add(label, "refused", f"refused:{reason}")
@@ -213,6 +214,7 @@ class Admission:
                 address=self._proxies.sender(incoming.address, incoming.headers),
                 headers=headers_of_refusal(incoming.headers, reads, self._seal),
                 body=incoming.body,
+                status=answer.status,
             )
         )
 

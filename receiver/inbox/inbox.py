@@ -19,6 +19,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver import __version__
+from receiver.contract.event import other_event_id
 from receiver.contract.intake import Delivery
 from receiver.inbox import keys
 from receiver.inbox.accept_batch import AcceptBatch, AcceptResult, empty_call
@@ -96,6 +97,15 @@ class Inbox:
         """Like `accept`, but an error is returned for the delivery that caused it, and the others are stored."""
         accepting = AcceptBatch(deliveries, repeat_window, quotas or {}, waited)
         return accepting.read(script_runner.run_each(self._server, accepting.calls, replicas=replicas))
+
+    def are_accepted(self, deliveries: Sequence[Delivery]) -> list[bool]:
+        """Whether each was accepted before. Only one with a delivery id is recognised; `rest` is not looked at."""
+        pipeline = self.client.pipeline(transaction=False)
+        for one in deliveries:
+            for event_id in (one.event.id, one.first_id, other_event_id(one.event)):
+                pipeline.hget(keys.EVENT + event_id, "digest")
+        replies = pipeline.execute(raise_on_error=False)  # a damaged record has no digest
+        return [one.event.signed_digest.encode() in replies[at * 3 : at * 3 + 3] for at, one in enumerate(deliveries)]
 
     def remember_ids(self, repeated: Mapping[str, str], seconds: float) -> None:
         """Remember which event each of these ids stands for: ids that senders were told, of deliveries whose event

@@ -11,7 +11,7 @@ being spooled. A refused delivery may be lost in a power cut (synchronous NORMAL
         store_usage    the number of each store's rows and their bytes; updated by triggers, so that no read counts rows
         attempt        one row, written to find out whether the spool would take a delivery
     refused.sqlite3
-        refused        a line for every refusal: time, store, reason, length, hash, address
+        refused        a line for every refusal: time, store, reason, answer, length, hash, address
         refused_body   headers and raw body of refusals, as far as they are stored; deleted before their lines
 """
 
@@ -21,6 +21,7 @@ from receiver.spool.database import BUSY_SECONDS, check_format, is_busy
 from receiver.spool.refused_deliveries import (
     REFUSED_FILE,
     REFUSED_FORMAT,
+    TRY_AGAIN,
     Refusal,
     Refusals,
     StoreRefusals,

@@ -38,7 +38,14 @@ CREATE TABLE IF NOT EXISTS refused_body (
 CREATE INDEX IF NOT EXISTS refused_body_by_store ON refused_body (store, id, cost);
 """
 REFUSED_FORMAT = Format(3, "refused", SCHEMA, "NORMAL")
-_COLUMNS = "r.id, r.at, r.store, r.named, r.reason, r.length, r.hash, r.address, r.boot, r.uptime"
+REFUSED, TRY_AGAIN = 401, 503
+"""What a delivery is answered: TRY_AGAIN while its secret may only be unknown yet."""
+_TRY_AGAIN = f" {TRY_AGAIN}"
+"""The end of the stored reason of one that was answered so. A column would be another format, which the version before
+does not read."""
+_REASON = f"replace(r.reason, '{_TRY_AGAIN}', '')"
+_STATUS = f"CASE WHEN r.reason LIKE '%{_TRY_AGAIN}' THEN {TRY_AGAIN} ELSE {REFUSED} END"
+_COLUMNS = f"r.id, r.at, r.store, r.named, {_REASON}, r.length, r.hash, r.address, r.boot, r.uptime, {_STATUS}"
 _IS_READABLE = (
     "typeof(at) || typeof(length) || typeof(uptime) = 'integerintegerinteger' AND "
     "typeof(store) || typeof(named) || typeof(reason) || typeof(hash) || typeof(address) || typeof(boot) "
@@ -66,6 +73,8 @@ class Refusal:
     boot: str = ""
     uptime: int = 0
     """When it was written, in ms since that boot: by a clock of this host that is never set."""
+    status: int = REFUSED
+    """What it was answered."""
 
     def is_near(self, other: Refusal, seconds: float) -> bool:
         """Whether they arrived less than this apart, by both clocks. Where those disagree it is not known, and what may
@@ -86,6 +95,10 @@ class Refusal:
     def name(self) -> str:
         """The name to show for its store: the one in the URL, if the store is not configured."""
         return self.named if self.store == UNKNOWN_STORE and self.named else self.store
+
+    @property
+    def answer(self) -> str:
+        return f"{self.status}, so that the sender tries again" if self.status == TRY_AGAIN else str(self.status)
 
     @property
     def has_body(self) -> bool:
@@ -170,11 +183,14 @@ class Refusals:
         found = self._db.execute(f"SELECT count(*) FROM refused WHERE NOT ({_IS_READABLE})")  # noqa: S608
         return int(found.fetchone()[0])
 
-    def newest(self, *, store: str | None = None, before: int | None = None, limit: int = 50) -> list[Refusal]:
+    def newest(
+        self, *, store: str | None = None, status: int = 0, before: int | None = None, limit: int = 50
+    ) -> list[Refusal]:
         """The latest lines, newest first, without their bodies; with `before`, those with smaller ids."""
         values: list[int | str] = [1 << 62 if before is None else before]
         values += [store, store] if store else []
         where = "r.id < ? AND (r.store = ? OR r.named = ?)" if store else "r.id < ?"
+        where += f" AND {_STATUS} = {status:d}" if status else ""
         return self._lines(f"{where} ORDER BY r.id DESC LIMIT ?", *values, limit)
 
     def last_id(self) -> int:
@@ -214,13 +230,14 @@ class Refusals:
             last = (rows[-1][1], rows[-1][0])
             yield [one for row in rows if (one := _with_body(row)).has_body]
 
-    def by_store(self, *, named: bool = True) -> list[StoreRefusals]:
-        """The refusals of each store, the most first; those of stores that are not configured by the name in their URL,
-        or all together."""
+    def by_store(self, *, named: bool = True, besides: Iterable[int] = ()) -> list[StoreRefusals]:
+        """The refusals of each store, the most first, but not those with ids in `besides`; those of stores that are not
+        configured by the name in their URL, or all together."""
         rows = self._db.execute(
             "SELECT CASE WHEN ? AND r.store = ? AND r.named <> '' THEN r.named ELSE r.store END AS name, "  # noqa: S608
-            f"r.reason, count(*), count(b.id), min(r.at), max(r.at) FROM {_LINES} "
-            "LEFT JOIN refused_body b ON b.id = r.id GROUP BY name, r.reason ORDER BY name, count(*) DESC",
+            f"{_REASON} AS why, count(*), count(b.id), min(r.at), max(r.at) FROM {_LINES} "
+            f"LEFT JOIN refused_body b ON b.id = r.id WHERE r.id NOT IN ({', '.join(map(str, besides))}) "
+            "GROUP BY name, why ORDER BY name, count(*) DESC",
             (named, UNKNOWN_STORE),
         ).fetchall()
         stores = []
@@ -244,7 +261,8 @@ class Refusals:
         return int(self._db.execute("SELECT count(*) FROM refused_body").fetchone()[0])
 
     def _insert(self, one: Refusal, uptime: Uptime) -> None:
-        line = (int(one.at * 1000), one.store, one.named, one.reason, one.length, one.hash, one.address, *uptime)
+        reason = one.reason + (_TRY_AGAIN if one.status == TRY_AGAIN else "")
+        line = (int(one.at * 1000), one.store, one.named, reason, one.length, one.hash, one.address, *uptime)
         cursor = self._db.execute("INSERT INTO refused VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", line)
         if one.body is not None:
             self._db.execute(
@@ -298,8 +316,8 @@ def fair_level(sizes: list[int], limit: int) -> int:
 
 
 def _line(row: tuple[Any, ...], body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Refusal:
-    number, at, store, named, reason, length, digest, address, *uptime = row[:10]
-    return Refusal(at / 1000, store, named, reason, length, digest, address, headers or {}, body, number, *uptime)
+    number, at, store, named, reason, length, digest, address, *rest = row[:11]
+    return Refusal(at / 1000, store, named, reason, length, digest, address, headers or {}, body, number, *rest)
 
 
 def _with_body(row: tuple[Any, ...]) -> Refusal:

@@ -106,7 +106,9 @@ def show_refused(refusal_id: str, raw: bool, force: bool, json_: bool) -> None:
     output.line(output.state("refused", refusal.reason))
     output.field("delivery", str(refusal.id), wide=10)
     output.field("store", refusal.name, wide=10)
-    output.field("refused", f"{output.clock(refusal.moment)} with 401, from {refusal.address or 'unknown'}", wide=10)
+    output.field(
+        "refused", f"{output.clock(refusal.moment)} with {refusal.answer}, from {refusal.address or 'unknown'}", wide=10
+    )
     output.field("body", f"{refusal.length:,} bytes, sha256 {refusal.hash}", wide=10)
     output.echo()
     rows = [(name, printable(value)) for name, value in sorted(refusal.headers.items())]
@@ -218,5 +220,5 @@ def _nothing(config: Config, store: str | None) -> str:
 
 
 def _row(one: Refusal) -> dict[str, Any]:
-    names = ("reason", "length", "address", "has_body", "hash")
+    names = ("reason", "status", "length", "address", "has_body", "hash")
     return {"id": one.id, "at": one.moment, "store": one.name, **{name: getattr(one, name) for name in names}}

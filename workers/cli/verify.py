@@ -57,7 +57,7 @@ def _verify_refused(config: Config, named: str | None, wanted: str, now: float |
     refusal = find_refusal(refusals, wanted, name)
     found = explain_refusal(config, refusal, store_name=name, now=now)
     output.line(
-        f"{found.store.name}, refused {output.clock(refusal.moment)} with 401 ({refusal.reason}), from "
+        f"{found.store.name}, refused {output.clock(refusal.moment)} with {refusal.answer} ({refusal.reason}), from "
         f"{refusal.address or 'an unknown address'}, {refusal.length:,} bytes, scheme {found.store.scheme.name}",
         indent=2,
     )

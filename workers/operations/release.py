@@ -17,9 +17,11 @@ from receiver.contract.intake import Delivery, NoEvents, receive
 from receiver.contract.stored_headers import require_stored, sealed_headers
 from receiver.contract.stores import Store, StoreIndex
 from receiver.inbox import Inbox
-from receiver.spool import Refusal, Refusals
+from receiver.spool import TRY_AGAIN, Refusal, Refusals
 
 SOURCE = "released"
+MAX_SENT_AGAIN = 1_000
+"""Refused deliveries that are looked for among the accepted events."""
 
 
 def stores_with_secrets(config: Config) -> Mapping[str, Store]:
@@ -155,6 +157,17 @@ def release(
         pairs = zip(valid, answers, strict=True)
         refusals.delete([*empty, *(refusal.id for (refusal, _), answer in pairs if answer.status != "full")])
     return result
+
+
+def sent_again(refusals: Refusals, check: ReleaseCheck, inbox: Inbox) -> set[int]:
+    """Of the latest that were answered 503, the ids of those that are accepted events by now."""
+    lines = refusals.newest(status=TRY_AGAIN, limit=MAX_SENT_AGAIN)
+    stored = [one for line in lines if (one := refusals.get(line.id)) and one.has_body]
+    valid = [(one.id, delivery) for one, delivery in verified(stored, check, Released()) if delivery]
+    every = [(number, one) for number, delivery in valid for one in (delivery, *delivery.rest)]
+    answers = inbox.are_accepted([one for _, one in every])
+    missing = {number for (number, _), is_accepted in zip(every, answers, strict=True) if not is_accepted}
+    return {number for number, _ in valid} - missing
 
 
 def _waited(valid: list[tuple[Refusal, Delivery]]) -> dict[str, float]:

@@ -163,6 +163,7 @@ def test_a_refusal_is_stored_with_its_body(shared: System) -> None:
         "id": number,
         "store": "south",
         "reason": "signature-mismatch",
+        "status": 401,
         "length": len(delivery.body),
         "hash": hashlib.sha256(delivery.body).hexdigest()[:16],
         "address": "127.0.0.1",
@@ -173,6 +174,7 @@ def test_a_refusal_is_stored_with_its_body(shared: System) -> None:
     assert shown["headers"]["webhook-id"] == "msg_1"
     assert (shared.folder / "data" / REFUSED_FILE).stat().st_mode & 0o077 == 0
     assert shared.ledger.events() == []
+    assert " with 401, from 127.0.0.1" in shared.run_cli("refused", "show", "last").stdout
 
 
 def test_the_raw_output_can_be_verified(shared: System) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -277,6 +279,65 @@ def test_while_incomplete_every_refusal_is_alike_for_known_and_unknown_stores(we
     answers = {(s, k): web.post(r, s) for s in ("north", "unknown") for k, r in plain.items()}
     assert {answer.status_code for answer in answers.values()} == {401}
     assert len({answer.content for answer in answers.values()}) == 1
+
+
+def found_by_doctor(system: System, store: str = "north") -> list[tuple[str, str]]:
+    """Level and text of what doctor says about the refused deliveries of a store."""
+    findings = json.loads(system.run_cli("doctor", "--json").stdout)["findings"]
+    return [
+        (one["level"], one["text"]) for one in findings if one["check"] == store and " refused since " in one["text"]
+    ]
+
+
+def test_one_answered_503_is_shown_so_and_doctor_reports_it_only_until_it_is_sent_again(
+    make_system: Callable[..., System],
+) -> None:
+    """A rotation without a fault ended with a failure of doctor, and a refusal "with 401" that was none."""
+    system = make_system(more=SEALED)
+    system.start("web")
+    keyring, store = keyring_of(system), system.config.known_stores["north"]
+    assert keyring.receivers.wait_for(keyring.announce_change("north")) == []
+    first, second = signed_with(system, NEW), signed_with(system, NEW)
+    assert [system.post(one).status_code for one in (first, second)] == [503, 503]
+    system.refused(2)
+    shown = "with 503, so that the sender tries again"
+    assert f"{shown}, from 127.0.0.1" in system.run_cli("refused", "show", "last").stdout
+    assert f"{shown} (signature-mismatch), from" in " ".join(
+        system.run_cli("verify", "--refused", "last").stdout.split()
+    )
+    rows = json.loads(system.run_cli("refused", "list", "--json").stdout)
+    assert [(one["reason"], one["status"]) for one in rows] == [("signature-mismatch", 503)] * 2
+    ((level, text),) = found_by_doctor(system)
+    assert (level, text.startswith("2 refused since ")) == ("warn", True), "its secret is not known yet"
+
+    assert keyring.receivers.wait_for(keyring.store([learned_secret(store, NEW, origin="created")])) == []
+    keyring.withdraw_change("north")
+    assert system.post(first).status_code == 200
+    ((level, text),) = found_by_doctor(system)
+    assert level == "fail", "the store has not sent the other one again"
+    assert re.fullmatch("1 refused since .*, all stored; all valid under the current config", text), text
+    assert system.post(second).status_code == 200
+    assert found_by_doctor(system) == []
+    released = system.run_cli("refused", "release", "--yes").stdout
+    assert "2 duplicates: accepted already" in released
+
+
+def test_another_body_under_the_id_of_an_accepted_event_was_not_sent_again(make_system: Callable[..., System]) -> None:
+    system = make_system(more=SEALED)
+    system.start("web")
+    keyring, store = keyring_of(system), system.config.known_stores["north"]
+    assert keyring.receivers.wait_for(keyring.announce_change("north")) == []
+    ours = replace(store, secrets=(learned_secret(store, NEW, origin="x").as_secret(store.scheme),))
+    one, other = (
+        compose(ours, topic="order.paid", delivery_id="m1", data={"id": number}, now=time.time()) for number in (1, 2)
+    )
+    assert system.post(one).status_code == 503
+    system.refused()
+    assert keyring.receivers.wait_for(keyring.store([learned_secret(store, NEW, origin="created")])) == []
+    assert system.post(other).status_code == 200
+    assert [level for level, _ in found_by_doctor(system)] == ["fail"]
+    assert system.post(one).status_code == 200
+    assert found_by_doctor(system) == [], "it is an event under another id"
 
 
 def test_forged_requests_cost_the_server_no_calls(web: System) -> None:

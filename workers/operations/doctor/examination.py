@@ -77,7 +77,7 @@ def gather_facts(config: Config, *, timeout: float = TIMEOUT) -> Facts:
         server=server,
         inbox=inbox,
         plugins=local_facts.plugin_facts(validation, max(deadline, time.monotonic() + 1)),
-        host=local_facts.host_facts(config, inbox.last_events if inbox else {}),
+        host=local_facts.host_facts(config, inbox.last_events if inbox else {}, redis if inbox else None),
         web=tuple(answers.get(url) or _unanswered_url(url, url in webs.started) for url in urls),
         apis={
             one: api_answers.get(one) or ApiFacts("late" if one in apis.started else "unasked") for one in config.stores

@@ -117,6 +117,7 @@ class HostFacts:
     read_only: bool = False
     """Whether the disk is mounted read-only."""
     refused: tuple[StoreRefusals, ...] = ()
+    """Without those that were answered 503 and are accepted events by now."""
     now_valid: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By store: how many refused deliveries were verified again, and how many of them the current config accepts."""
     refused_after: Mapping[str, tuple[int, float]] = field(default_factory=dict)

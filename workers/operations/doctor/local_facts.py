@@ -41,7 +41,7 @@ from workers.history.configured_history import open_history
 from workers.history.past_events import HistoryElsewhere, HistoryError
 from workers.operations.doctor.facts import HostFacts, InboxFacts, PluginFacts, ServerFacts
 from workers.operations.host_spools import find_hosts, is_web_running, read_spool, write_refusal
-from workers.operations.release import ReleaseCheck
+from workers.operations.release import ReleaseCheck, sent_again
 from workers.plugins.validation_process import ValidationProcess
 from workers.processes import wait_for_exit
 from workers.storeapi.confirmations import unconfirmed_operations
@@ -210,7 +210,8 @@ def _is_read_only(folder: Path) -> bool:
     return False
 
 
-def host_facts(config: Config, last_events: Mapping[str, datetime]) -> HostFacts:
+def host_facts(config: Config, last_events: Mapping[str, datetime], client: Redis | None) -> HostFacts:
+    """`client` is None if the inbox cannot be read."""
     folder = config.data_dir
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     disk = os.statvfs(existing)
@@ -226,8 +227,9 @@ def host_facts(config: Config, last_events: Mapping[str, datetime]) -> HostFacts
     )
     try:
         refusals = open_existing_refusals(folder)
-        refused = tuple(refusals.by_store())
-        now_valid = {of.store: _now_valid(config, refusals, of) for of in refused[:REVERIFIED_STORES]}
+        besides = _sent_again(config, refusals, client) if client else set()
+        refused = tuple(refusals.by_store(besides=besides))
+        now_valid = {of.store: _now_valid(config, refusals, of, besides) for of in refused[:REVERIFIED_STORES]}
         after = refused_after(refusals, config.stores, last_events)
         facts = replace(facts, refused=refused, now_valid=now_valid, refused_after=after)
     except (sqlite3.Error, OSError) as error:
@@ -236,6 +238,13 @@ def host_facts(config: Config, last_events: Mapping[str, datetime]) -> HostFacts
         return replace(facts, spooled=read_spool(folder)[0])
     except (sqlite3.Error, OSError) as error:
         return replace(facts, spool_fault=str(error))
+
+
+def _sent_again(config: Config, refusals: Refusals, client: Redis) -> set[int]:
+    try:
+        return sent_again(refusals, ReleaseCheck(config), Inbox(client))
+    except RedisError:  # then all are reported
+        return set()
 
 
 def refused_after(
@@ -271,9 +280,10 @@ def _secrets_in(data: Mapping[str, Any]) -> Iterator[str]:
                 yield value
 
 
-def _now_valid(config: Config, refusals: Refusals, of: StoreRefusals) -> tuple[int, int]:
+def _now_valid(config: Config, refusals: Refusals, of: StoreRefusals, besides: set[int]) -> tuple[int, int]:
     """How many of the newest refused deliveries were verified again, and how many are valid by now."""
     release_check = ReleaseCheck(config)
-    lines = [line.id for line in refusals.newest(store=of.store, limit=REVERIFIED_PER_STORE) if line.has_body]
-    stored = [one for one in map(refusals.get, lines) if one and one.name == of.store]
+    newest = refusals.newest(store=of.store, limit=REVERIFIED_PER_STORE + len(besides))
+    lines = [line.id for line in newest if line.id not in besides][:REVERIFIED_PER_STORE]
+    stored = [one for one in map(refusals.get, lines) if one and one.has_body and one.name == of.store]
     return len(stored), sum(map(release_check.is_valid, stored))
