@@ -87,6 +87,10 @@ def test_a_rotation_under_two_hundred_deliveries_a_second_loses_none(tmp_path: P
         assert len(live) == len(TOPICS)
         assert not live & old
         hold(shop, sending)
+        refusals = shop.system.refusals()
+        assert {one.status for one in refusals.newest(limit=10_000)} <= {503}
+        print(f"{refusals.count()} refused deliveries are stored")
+        assert " refused since " not in shop.system.run_cli("doctor", "--json").stdout, "all were sent again"
         assert sending.attained > 0.9 * RATE, "the intended rate was reached"
 
 

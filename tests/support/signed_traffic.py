@@ -1,7 +1,7 @@
 """Signed traffic: sends deliveries at a fixed rate, signed with the sandbox's current secrets.
 
 The sandbox's own sender has one thread; this one has several. It reads the secrets from the sandbox's state file.
-Like a store, it retries a delivery that was not answered 2xx, with the same id and a new signature.
+Like a store, it retries a delivery that was not answered 2xx, with the same id and body and a new signature.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Sending:
         self._numbers = itertools.count()
         self._stop = threading.Event()
         self._lock = threading.Lock()
+        self._occurred = time.time()
         self.sent = 0
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(THREADS)]
 
@@ -88,7 +89,14 @@ class Sending:
     def _request(self, topic: str, secret: str, delivery: str) -> Any:
         key = Secret(key=self.store.scheme.key_of(secret))
         signed_by = replace(self.store, secrets=(key,))
-        return compose(signed_by, topic=topic, delivery_id=delivery, data={"id": delivery}, now=time.time())
+        return compose(
+            signed_by,
+            topic=topic,
+            delivery_id=delivery,
+            data={"id": delivery},
+            now=time.time(),
+            occurred=self._occurred,
+        )
 
     def _record(self, answer: tuple[str, str], delivery: str, topic: str, began: float) -> None:
         status, event_id = answer

@@ -378,6 +378,7 @@ def test_a_refused_delivery_is_explained(console: RunningConsole, operator: Brow
     found = re.search(r'href="(/refused/\d+)"', operator.page)
     assert found
     text = operator.text(found[1])
+    assert " with 401 " in text
     assert "Verified again, step by step" in text
     assert "Not valid." in text
     preview = operator.get(f"{found[1]}/preview").text
@@ -404,6 +405,16 @@ def test_what_another_host_keeps_is_listed_with_the_command_to_run_there(
         assert "web-2" not in operator.text("/refused?store=south")
     finally:
         publish_refusals(console.system.client, "web-2:/data", [])
+
+
+def test_a_delivery_that_was_answered_503_is_shown_so(console: RunningConsole, operator: Browser) -> None:
+    with closing(open_refusals(console.config.data_dir)) as stored:
+        refusal = Refusal(time.time(), "north", "north", "signature-mismatch", 9, "", "", status=503)
+        stored.add([refusal], bounds=console.config.receiver.refused, now=time.time())
+        number = stored.last_id()
+    text = operator.text(f"/refused/{number}")
+    assert f"Refused delivery {number}: signature-mismatch" in text
+    assert " with 503, so that the sender tries again " in text
 
 
 def test_a_delivery_that_is_valid_by_now_is_released(console: RunningConsole, operator: Browser) -> None:

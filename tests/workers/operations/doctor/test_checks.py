@@ -1026,11 +1026,15 @@ def test_jobs_that_hang_are_abandoned_at_the_deadline() -> None:
 
 def test_refusals_by_store(tmp_path: Path, config: Config) -> None:
     refusals = open_refusals(tmp_path)
-    lines = [("north", "", "too-old", b"{}"), ("north", "", "too-old", None), ("?", "west", "unknown-store", b"{}")]
+    lines = [
+        ("north", "", "too-old", b"{}", 401),
+        ("north", "", "too-old", None, 503),
+        ("?", "west", "unknown-store", b"{}", 503),
+    ]
     refusals.add(
         [
-            Refusal(1000.0 + at, store, named, reason, 2, "", "", {}, body)
-            for at, (store, named, reason, body) in enumerate(lines)
+            Refusal(1000.0 + at, store, named, reason, 2, "", "", {}, body, status=status)
+            for at, (store, named, reason, body, status) in enumerate(lines)
         ],
         bounds=config.receiver.refused,
         now=1000.0,
@@ -1044,6 +1048,9 @@ def test_refusals_by_store(tmp_path: Path, config: Config) -> None:
         1001.0,
     )
     assert (west.store, west.total, west.with_body) == ("west", 1, 1)
+    assert [(one.store, one.total) for one in refusals.by_store(besides={2, 3})] == [("north", 1)]
+    assert [one.status for one in refusals.newest()] == [503, 503, 401]
+    assert [one.id for one in refusals.newest(store="north", status=503)] == [2]
 
 
 def test_formatting_of_counts_times_and_sizes() -> None:
