@@ -11,17 +11,24 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def copy_owner(descriptor: int, like: Path) -> None:
+def copy_owner(descriptor: int, like: Path | int) -> None:
     """Let an open file belong to the owner and the group of another one."""
-    status = like.stat()
-    with suppress(PermissionError):  # only root may change the owner; any other writer is the reader as well
+    status = os.stat(like)
+    with suppress(OSError):  # only root may, and only where the ids exist; any other writer is the reader as well
         os.fchown(descriptor, status.st_uid, status.st_gid)
 
 
 def create_file(path: Path) -> int:
     """Create a file that only its owner can read, and open it. Raises FileExistsError, also for a link."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    copy_owner(descriptor, path.parent)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = os.open(path.name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+        copy_owner(descriptor, folder)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    finally:
+        os.close(folder)
     return descriptor
 
 
@@ -34,8 +41,8 @@ def open_or_create(path: Path) -> int:
             return create_file(path)
 
 
-def make_folder(path: Path) -> None:
-    """Create a folder that only its owner can read, unless it exists."""
+def make_folder(path: Path, *, like: Path | None = None) -> None:
+    """Create a folder, unless it exists: one that only its owner can read, or with owner and mode of another folder."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
@@ -45,6 +52,8 @@ def make_folder(path: Path) -> None:
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        copy_owner(descriptor, path.parent)
+        copy_owner(descriptor, like or path.parent)
+        if like is not None:
+            os.fchmod(descriptor, like.stat().st_mode & 0o777)
     finally:
         os.close(descriptor)

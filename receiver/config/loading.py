@@ -102,13 +102,14 @@ def included_files(path: Path, patterns: Iterable[str]) -> list[Path]:
 
 def _matching(pattern: Path) -> list[str]:
     """Raises ConfigError for a folder that may not be read: `glob` finds nothing there, so stores would be gone."""
-    for folder in glob.glob(str(pattern.parent)):
+    folders = _matching(pattern.parent) if glob.has_magic(str(pattern.parent)) else [str(pattern.parent)]
+    for folder in folders:
         try:
-            os.listdir(folder)
+            os.listdir(folder) if glob.has_magic(pattern.name) else os.lstat(Path(folder, pattern.name))
         except PermissionError:
             raise ConfigError(f"{folder}: this user may not read the folder, which `include` names") from None
         except OSError:
-            continue  # it is a file, or was removed meanwhile
+            continue  # it does not exist, or is a file
     return glob.glob(str(pattern))
 
 

@@ -13,36 +13,39 @@ from time import monotonic
 from receiver.contract.intake import Delivery
 
 MAX_BYTES, OWN_BYTES, PERIOD_SECONDS = 64 << 20, 8 << 20, 600.0
-"""Of one content that this process takes in a period, with what is stored beside it; and how much of that each sender
-may send in any case: a store that sends it often does not wait because others do."""
+"""How much of one content this process takes in a period, with what is stored beside it. The first OWN_BYTES of each
+sender never wait: a store that sends it often is not held up because others do."""
 EVENT_COST = 1024
 """Bytes that an event takes in addition to its body and headers."""
 KNOWN_CONTENTS = 10_000
+
+_Key = tuple[str, int, str | None]
+"""Store, content and sender, or None for all senders."""
 
 
 class SignedContents:
     """Counts the KNOWN_CONTENTS that came last, each in all and by sender. Any thread may call it."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, int, str], tuple[float, int]] = {}
-        """By store, content and sender, which is empty for all of them: when the period began, and the bytes since."""
+        self._counts: dict[_Key, tuple[float, int]] = {}
+        """When the period of each began, and the bytes since."""
         self._lock = threading.Lock()
 
     def add(self, store: str, content: bytes, sender: str, size: int) -> bool:
         """Count one that takes this many bytes. Whether so much of its content came that it must wait."""
         key = store, hash(content)
         with self._lock:
-            in_all = self._count((*key, ""), size)
+            in_all = self._count((*key, None), size)
             own = self._count((*key, sender), size)
         return in_all > MAX_BYTES and own > OWN_BYTES
 
-    def _count(self, key: tuple[str, int, str], size: int) -> int:
+    def _count(self, key: _Key, size: int) -> int:
         now = monotonic()
         began, before = self._counts.pop(key, (now, 0))
         if now - began >= PERIOD_SECONDS:
             began, before = now, 0
         self._counts[key] = began, before + size
-        if len(self._counts) > KNOWN_CONTENTS:
+        if len(self._counts) > 2 * KNOWN_CONTENTS:
             del self._counts[next(iter(self._counts))]
         return before + size
 

@@ -249,10 +249,12 @@ class Refusals:
             stores.append(StoreRefusals(name, reasons, with_body, first / 1000, last / 1000))
         return sorted(stores, key=lambda one: -one.total)
 
-    def after(self, store: str, at: float) -> tuple[int, float]:
-        """How many deliveries of a store were refused after `at`, and the seconds from the first to the last."""
+    def after(self, store: str, at: float, *, besides: Iterable[int] = ()) -> tuple[int, float]:
+        """How many deliveries of a store were refused after `at`, and the seconds from the first to the last, but not
+        those with ids in `besides`."""
         many, first, last = self._db.execute(
-            f"SELECT count(*), min(at), max(at) FROM {_LINES} WHERE store = ? AND at > ?",  # noqa: S608
+            f"SELECT count(*), min(at), max(at) FROM {_LINES} WHERE store = ? AND at > ? "  # noqa: S608
+            f"AND r.id NOT IN ({', '.join(map(str, besides))})",
             (store, int(at * 1000)),
         ).fetchone()
         return int(many), (last - first) / 1000 if many else 0.0

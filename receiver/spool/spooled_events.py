@@ -182,7 +182,8 @@ class SpooledEvents:
                 self._remember(content, _First(event.id, uptime.ms))
             return SpoolResult("accepted", event.id)
         equal = "SELECT 1 FROM event WHERE id = ? AND body = ?"
-        if delivery.others_count and not self._db.execute(equal, (event.id, event.body)).fetchone():
+        may_differ = delivery.others_count and not delivery.first_id  # the other id is made from the body
+        if may_differ and not self._db.execute(equal, (event.id, event.body)).fetchone():
             # Another body under an id that counts alone. The inbox decides whether it is another event.
             other = replace(delivery, event=replace(event, id=other_event_id(event)), first_id=event.id)
             return self._add(other, pack_delivery(other), uptime)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -12,6 +15,7 @@ from receiver.inbox.keyring.host_files import KeyringFiles, KeyringUnwritable
 from receiver.owned_files import create_file, make_folder, open_or_create
 from tests.support.harness import System
 from tests.support.past_events import past_event
+from tests.support.programs import ROOT
 from tests.support.sandbox_shop import Shop, running_shop
 from workers.history.sqlite_history import SqliteHistory
 
@@ -104,3 +108,38 @@ def test_a_linked_lock_of_the_keyring_is_refused(data: Path, tmp_path: Path) -> 
     with pytest.raises(KeyringUnwritable, match=r"keyring-pending\.lock"):
         KeyringFiles(data).add_pending([("north", "mark", b"{}")])
     assert not (tmp_path / "missing").exists()
+
+
+def test_pending_secrets_that_may_not_be_read_are_not_replaced() -> None:
+    """An earlier version left them to root. They counted as none, and the next write was in their place."""
+    with TemporaryDirectory() as name:
+        data = Path(name)
+        os.chown(data, NOBODY, NOBODY)
+        KeyringFiles(data).add_pending([("north", "mark", b"{}")])
+        os.chown(data / "keyring-pending.json", 0, 0)
+        before = (data / "keyring-pending.json").read_bytes()
+        child = os.fork()
+        if not child:
+            try:
+                os.setuid(NOBODY)
+                KeyringFiles(data).require_writable()
+            except KeyringUnwritable as error:
+                os._exit(0 if "chown -h" in str(error) and "keyring-pending.json" in str(error) else 2)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (data / "keyring-pending.json").read_bytes() == before
+
+
+def test_an_owner_that_cannot_be_given_is_left(data: Path) -> None:
+    """In a namespace, a folder may have an owner or a group that does not exist there."""
+    (data / "run").mkdir()
+    os.chown(data / "run", 0, 1234)
+    program = "from pathlib import Path; from receiver.owned_files import *; print(open_or_create(Path('run/a')))"
+    command = ["unshare", "--user", "--map-root-user", sys.executable, "-c", program]
+    os.chown(data, 0, 0)
+    done = subprocess.run(command, cwd=data, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr:
+        pytest.skip("no user namespaces here")
+    assert done.returncode == 0, done.stderr
+    assert (data / "run/a").stat().st_uid == 0

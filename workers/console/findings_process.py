@@ -54,7 +54,7 @@ def gather(data_dir: Path, config: Path | None) -> None:
     new, parent = data_dir / f"{FILE}.new", os.getpid()
     (data_dir / ASKED).unlink(missing_ok=True)
     command = python_command("workers.cli", "doctor", "--json", config=config)
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as output:
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as output:
         subprocess.run(
             command,
             stdout=output,

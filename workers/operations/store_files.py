@@ -19,7 +19,7 @@ import tomli_w
 
 from receiver.config import Config, load
 from receiver.contract.errors import ConfigError
-from receiver.owned_files import copy_owner
+from receiver.owned_files import copy_owner, make_folder
 
 
 class Draft:
@@ -31,7 +31,7 @@ class Draft:
         self._made_folder = not path.parent.exists()
         check_folder(path)
         if self._made_folder:
-            _make_folder(path.parent, like)
+            make_folder(path.parent, like=like and like.parent)  # whatever the umask is: who reads that reads this too
         self._draft.unlink(missing_ok=True)
         descriptor = os.open(self._draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -58,16 +58,6 @@ class Draft:
         if self._made_folder:
             with suppress(OSError):
                 self.path.parent.rmdir()
-
-
-def _make_folder(folder: Path, like: Path | None) -> None:
-    """With the owner, group and mode of the config's folder, whatever the umask is: who reads that reads this too."""
-    folder.mkdir(parents=True)
-    if like is not None:
-        status = like.parent.stat()
-        folder.chmod(status.st_mode & 0o777)
-        with suppress(PermissionError):
-            os.chown(folder, status.st_uid, status.st_gid)
 
 
 def _copy_ownership(descriptor: int, like: Path | None) -> None:

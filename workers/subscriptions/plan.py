@@ -118,8 +118,8 @@ class Handlers:
         return tuple(one for one, at in self.declared if newest - at <= PRESENT)
 
     def gone(self, topic: str, store: str) -> datetime | None:
-        """Since when a topic has had no handler. A declaration counts for 15 minutes after it was last made; one that
-        expires early is made as old as that. None if a handler is present, or there never was one."""
+        """Since when a topic has had no handler: 15 minutes after its last declaration, which counts until then. If a
+        handler gives up a topic, declare.lua sets that time back. None if one is present, or there never was one."""
         takers = [(one, at) for one, at in self.declared if wanted_by([one], topic=topic, store=store)]
         if not takers or any(one in self.present for one, _ in takers):
             return None

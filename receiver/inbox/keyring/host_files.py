@@ -11,7 +11,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import orjson
@@ -121,6 +121,8 @@ class KeyringFiles:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(open_or_create(path)) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
+                with suppress(FileNotFoundError):  # one that may not be read is not empty, and must not be replaced
+                    open(self.pending_file, "rb").close()
                 yield
         except OSError as error:
             raise KeyringUnwritable(path if error.filename == str(path) else self.pending_file, error) from error

@@ -179,24 +179,39 @@ def test_included_files_are_merged(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_a_folder_that_may_not_be_read_is_an_error_and_not_an_empty_one() -> None:
+@pytest.mark.parametrize(
+    ("include", "hidden", "mode", "found"),
+    [
+        ("stores.d/*.toml", "stores.d", 0o700, "stores.d: this user may not read the folder"),
+        ("stores.d/east.toml", "stores.d", 0o711, ""),
+        ("etc/*/east.toml", "etc", 0o700, "etc: this user may not read the folder"),
+        ("etc/more/*.toml", "etc", 0o700, "more: this user may not read the folder"),
+        ("etc/more/east.toml", "etc", 0o700, "more: this user may not read the folder"),
+        ("none/*.toml", "stores.d", 0o700, ""),
+    ],
+)
+def test_a_folder_that_may_not_be_read_is_an_error_and_not_an_empty_one(
+    include: str, hidden: str, mode: int, found: str
+) -> None:
     """Its stores were gone after a reload: every delivery got 401."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        (folder / "stores.d").mkdir(mode=0o700)
-        (folder / "stores.d/east.toml").write_text(STORE)
-        (folder / "config.toml").write_text("")
-        assert set(config.load(folder / "config.toml", {}).stores) == {"north"}
+        for one in ("stores.d", "etc", "etc/more"):
+            (folder / one).mkdir()
+            (folder / one / "east.toml").write_text(STORE)
+        (folder / hidden).chmod(mode)
+        (folder / "config.toml").write_text(f'include = ["{include}"]\n')
         child = os.fork()
         if not child:
+            told = ""
             try:
                 os.setuid(65534)
                 config.load(folder / "config.toml", {})
             except ConfigError as error:
-                os._exit(0 if "stores.d: this user may not read the folder" in str(error) else 2)
+                told = str(error)
             finally:
-                os._exit(1)
+                os._exit(0 if (found in told if found else not told) else 1)
         assert os.waitpid(child, 0)[1] == 0
 
 

@@ -99,6 +99,11 @@ def test_each_sender_may_send_its_own_part() -> None:
     assert [contents.add("north", b"body", "store", 1 << 20) for _ in range(own + 1)] == [False] * own + [True]
 
 
+def test_one_whose_address_is_not_known_counts_once() -> None:
+    contents = SignedContents()
+    assert [contents.add("north", b"body", "", 1 << 20) for _ in range(65)] == [False] * 64 + [True]
+
+
 def test_what_an_event_takes_counts_and_one_that_its_id_names_alone_does_not(system: System) -> None:
     """Headers are not signed: of a body of 47 bytes, 40 GB would have been accepted."""
     named = system.delivery(data={"text": ""})
@@ -112,7 +117,7 @@ def test_what_an_event_takes_counts_and_one_that_its_id_names_alone_does_not(sys
 
 
 def test_a_content_that_is_sent_on_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signed_contents, "KNOWN_CONTENTS", 6)
+    monkeypatch.setattr(signed_contents, "KNOWN_CONTENTS", 3)
     contents = SignedContents()
     contents.add("north", b"captured", "one", MAX_BYTES + 1)
     for number in range(9):

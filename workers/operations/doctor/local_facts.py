@@ -230,7 +230,7 @@ def host_facts(config: Config, last_events: Mapping[str, datetime], client: Redi
         besides = _sent_again(config, refusals, client) if client else set()
         refused = tuple(refusals.by_store(besides=besides))
         now_valid = {of.store: _now_valid(config, refusals, of, besides) for of in refused[:REVERIFIED_STORES]}
-        after = refused_after(refusals, config.stores, last_events)
+        after = refused_after(refusals, config.stores, last_events, besides)
         facts = replace(facts, refused=refused, now_valid=now_valid, refused_after=after)
     except (sqlite3.Error, OSError) as error:
         facts = replace(facts, refused_fault=str(error))
@@ -248,10 +248,10 @@ def _sent_again(config: Config, refusals: Refusals, client: Redis) -> set[int]:
 
 
 def refused_after(
-    refusals: Refusals, stores: Iterable[str], last_events: Mapping[str, datetime]
+    refusals: Refusals, stores: Iterable[str], last_events: Mapping[str, datetime], besides: Iterable[int] = ()
 ) -> dict[str, tuple[int, float]]:
     last = {store: at.timestamp() for store, at in last_events.items()}
-    return {store: refusals.after(store, last.get(store, 0.0)) for store in stores}
+    return {store: refusals.after(store, last.get(store, 0.0), besides=besides) for store in stores}
 
 
 def _exposed(config: Config) -> Iterator[str]:

@@ -1049,6 +1049,7 @@ def test_refusals_by_store(tmp_path: Path, config: Config) -> None:
     )
     assert (west.store, west.total, west.with_body) == ("west", 1, 1)
     assert [(one.store, one.total) for one in refusals.by_store(besides={2, 3})] == [("north", 1)]
+    assert (refusals.after("north", 0), refusals.after("north", 0, besides={2})) == ((2, 1.0), (1, 0.0))
     assert [one.status for one in refusals.newest()] == [503, 503, 401]
     assert [one.id for one in refusals.newest(store="north", status=503)] == [2]
 
