@@ -130,7 +130,7 @@ def test_a_keyring_that_cannot_be_written_is_named_before_the_store_makes_a_secr
     files = keyring_of(shop).files
     lock = files.pending_file.with_suffix(".lock")
     lock.unlink()
-    lock.mkdir()  # what nobody can open as a file, not even root
+    lock.mkdir()  # it cannot be opened as a file, not even by root
     try:
         calls = len(changing_calls(shop.log()))
         done = shop.cli("subscriptions", "rotate", "--store", "demo", "--yes")
