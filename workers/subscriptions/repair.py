@@ -350,7 +350,7 @@ class SubscriptionCheck:
         if isinstance(error, RedisError):
             return
         told = str(error) if isinstance(error, KeyringUnwritable) else f"the check failed: {type(error).__name__}"
-        with suppress(StoreLocked), self._checks.lock(store):
+        with suppress(StoreLocked, RedisError), self._checks.lock(store):  # the next check stores its own result
             if store not in self._checks.removed():
                 before = self._checks.last_results([store]).get(store)
                 self._checks.store_result(unknown_result(store, told, before=before))

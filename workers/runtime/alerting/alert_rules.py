@@ -52,6 +52,7 @@ def _failing(config: Config, client: Redis) -> Found:
     share = config.alerts.rules.failing
     declared = sorted({one.handler for one, _ in EventQueries(client).declared()}) if share else []
     firing = {one.subject: one.text for one in AlertStore(client).firing() if one.rule == "failing"}
+    unsettled = FailureQueries(client).totals() if firing else {}
     for handler, runs in recent_runs_of(client, declared).items():
         attempts = sum(runs.outcomes.get(kind, 0) for kind in JUDGED)
         failed = sum(runs.outcomes.get(kind, 0) for kind in FAILING)
@@ -59,7 +60,7 @@ def _failing(config: Config, client: Redis) -> Found:
         # More than the share: failures that were all replayed with success are exactly one half.
         if attempts >= fewest and (failed > share * attempts or failed == attempts):
             yield handler, f"{failed / attempts:.0%} of the last {counted(attempts, 'attempt')} failed"
-        elif handler in firing and not attempts and any(FailureQueries(client).totals().get(handler, ())):
+        elif handler in firing and not attempts and any(unsettled.get(handler, ())):
             yield handler, firing[handler]
 
 
