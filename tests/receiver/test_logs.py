@@ -10,9 +10,9 @@ import sys
 
 import orjson
 import pytest
-from structlog.testing import capture_logs
 
 from receiver import logs
+from tests.support.logged_lines import capture_logs
 
 CODE = """
 import logging

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from receiver import logs
 from receiver.delivery.admission import Admission
@@ -16,6 +15,7 @@ from receiver.delivery.secret_cache import SecretCache
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox.counter_buffer import CounterBuffer
 from tests.support.harness import System
+from tests.support.logged_lines import capture_logs
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals, refus
 from receiver.spool.database import WAL_BYTES
 from receiver.spool.refused_deliveries import fair_level
 from tests.support.harness import OTHER_SECRET, SECRET, System, eventually, own_server
+from tests.support.logged_lines import capture_logs
 from tests.support.raw_http import pipelined, request
 
 PROXY_CREDENTIALS = (
@@ -302,7 +302,7 @@ def test_the_log_counts_all_bodies_that_are_lost_since_its_last_line(
 ) -> None:
     (tmp_path / REFUSED_FILE).mkdir()  # in the way
     writing = RefusalLog(tmp_path, None)
-    with structlog.testing.capture_logs() as lines:
+    with capture_logs() as lines:
         for number, seconds in ((1, 0), (3, 1), (2, 60)):
             now = time.monotonic() + seconds
             monkeypatch.setattr(logs.time, "monotonic", lambda now=now: now)

@@ -13,7 +13,6 @@ from unittest.mock import Mock
 
 import pytest
 import uvloop
-from structlog.testing import capture_logs
 
 from receiver import logs
 from receiver.server import http_connection, open_connections
@@ -28,6 +27,7 @@ from receiver.server.http_connection import (
 from receiver.server.open_connections import CROWD_SECONDS, LONG_SECONDS, MAX_HELD_BYTES, OpenConnections, is_costly
 from receiver.server.request_reader import HttpRequest
 from receiver.server.turns import Turns
+from tests.support.logged_lines import capture_logs
 from tests.support.made_connections import arriving, new_content, receive, transport
 from tests.support.raw_http import chunked, request
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from redis import Redis
 from standardwebhooks import Webhook
-from structlog.testing import capture_logs
 
 from receiver.config import load
 from receiver.contract.errors import ConfigError
@@ -27,6 +26,7 @@ from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from tests.receiver.inbox.test_remembered import HANDLER, run_of
 from tests.support.forward_target import HangingTarget, Target
 from tests.support.harness import SECRET, Server, System, eventually
+from tests.support.logged_lines import capture_logs
 from tests.support.programs import ROOT, typed
 from workers.runtime import maintenance
 from workers.runtime.alerting import alert_messages, alert_sending

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from redis.exceptions import RedisError
-from structlog.testing import capture_logs
 
 from receiver import logs
 from receiver.contract.compose import compose
@@ -21,6 +20,7 @@ from receiver.inbox import Declaration, Inbox, Outcome, Run, StoredEvent, keys
 from receiver.inbox.leases import LOSSES_ALLOWED
 from receiver.inbox.outcomes import Ending, OutcomeKind, RunResult
 from tests.support.harness import System, eventually, own_server
+from tests.support.logged_lines import capture_logs
 from workers.runtime.failure_log import FailureLog
 from workers.runtime.server_outage import ServerOutage
 from workers.runtime.worker.exchange import InboxExchange

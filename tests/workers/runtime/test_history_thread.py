@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from receiver.inbox import keys
 from receiver.inbox.history_moves import HistoryMoves, MoveReport
 from tests.receiver.inbox.test_history_moves import settle
 from tests.support.harness import Server, System, eventually
+from tests.support.logged_lines import capture_logs
 from workers.history.configured_history import open_history
 from workers.history.past_events import HistoryError
 from workers.runtime import history_thread
