@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import logging
+import select
 import sys
 import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TextIO, TypeVar
 
 import structlog
 
@@ -23,6 +24,7 @@ REPEAT_SECONDS = 60.0
 BEGIN_SECONDS = 10.0
 """An outage that begins again within this time of its last line is logged after it: it may come and go each second."""
 COUNT_SECONDS = 1.0
+WAIT_FOR_ROOM = 0.5
 LINES_A_SECOND = 100
 """Of one kind in one process. A line takes 60 microseconds, in which a worker could do a fifth of a run."""
 _fields: dict[str, str] = {}
@@ -48,7 +50,7 @@ def setup(process: str) -> None:
         if sys.stderr.isatty()
         else [structlog.processors.JSONRenderer()]
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -69,6 +71,35 @@ def setup(process: str) -> None:
 def get(name: str) -> structlog.stdlib.BoundLogger:
     logger: structlog.stdlib.BoundLogger = structlog.get_logger(name)
     return logger
+
+
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes lines to a stream, but does not wait for a reader that hangs: no delivery would be answered meanwhile.
+
+    The first line that finds no room waits for WAIT_FOR_ROOM, the next ones not at all. They are left out and counted.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._left_out = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._has_room(0.0 if self._left_out else WAIT_FOR_ROOM):
+            self._left_out += 1
+            return
+        if left_out := self._left_out:
+            self._left_out = 0
+            get("logs").warning("log lines were left out: stderr was not read", count=left_out)
+        super().emit(record)
+
+    def _has_room(self, seconds: float) -> bool:
+        """Whether a line can be written at once. One of more than a page may still wait, where it fills a pipe."""
+        try:
+            poll = select.poll()
+            poll.register(self.stream, select.POLLOUT)
+            return bool(poll.poll(seconds * 1000))
+        except (OSError, ValueError):  # not a file, or closed: writing tells
+            return True
 
 
 class ThrottledLog:
