@@ -82,8 +82,9 @@ class _Draft:
         self.document: Any = {}
 
     def write(self, what: str, value: Any) -> None:
-        """Write a part to its first source, unless one of its sources already has a value."""
-        parts = [part for part in self._scheme.event.parts[what] if part[0] != "const"]
+        """Write a part to the first source that it is read from, unless one of these already has a value."""
+        sources = self._scheme.read_from[what] or self._scheme.event.parts[what]
+        parts = [part for part in sources if part[0] != "const"]
         if parts and all(read_part(part, self.headers, self.document) is None for part in parts):
             self._write_at(parts[0], value)
 

@@ -143,7 +143,7 @@ class Event:
     resource_id: str = ""
     """The store's id of the product, order or customer, as text; empty if the delivery has none."""
     occurred_at: datetime | None = None
-    """When the change happened, by the store's clock, in UTC; None if the store does not say."""
+    """When the change happened, by the store's clock, in UTC; None if the store does not say, or does not sign it."""
     source: str = "webhook"
     """Where the event came from: webhook, send, replay and others."""
     data_path: str = ""

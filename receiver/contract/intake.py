@@ -133,7 +133,7 @@ def read_delivery(
     if not is_json:
         _refuse_if_changed(scheme, headers, body, is_form=readable)
     joined = joined_id(scheme, headers, document) if scheme.joined_ids else b""
-    delivery_id = _text(scheme.event.readers["id"], arrival, document, body)
+    delivery_id = _text(scheme.readers["id"], arrival, document, body)
     id_key = b"joined\0" + joined if joined else delivery_key(delivery_id)
     alone = _id_counts_alone(scheme, headers, document, is_json, joined)
     identity = (delivery_id, id_key, alone, body)
@@ -145,7 +145,7 @@ def _read_event(
 ) -> Delivery:
     (headers, store, now, source, signed_with, budget), (delivery_id, _, _, content) = arrival, identity
     scheme, has_no_place = store.scheme, bool(problem)
-    readers = scheme.event.readers
+    readers = scheme.readers
     theirs = _text(readers["topic"], arrival, document, body)
     topic = translate(theirs, scheme.topics)
     if not problem and not topic:
@@ -164,7 +164,7 @@ def _read_event(
             "headers": stored,
             "delivery_id": _bounded(delivery_id, MAX_ID),
             "resource_id": _bounded(resource_id, MAX_ID),
-            "occurred_at": _time(readers["occurred"](headers, document)),
+            "occurred_at": parse_time(readers["occurred"](headers, document)),
             "source": source,
             "data_path": data_path,
             "merged": (),
@@ -249,7 +249,7 @@ def _read_item(
     if delivery_id:
         id_key, alone = delivery_key(delivery_id), scheme.dedupe == "id"
     else:
-        delivery_id = _text(scheme.event.readers["id"], arrival, None, text)
+        delivery_id = _text(scheme.readers["id"], arrival, None, text)
         joined = joined_id(scheme, headers, None) if scheme.joined_ids else b""
         id_key = b"item\0%d\0" % place + (joined or delivery_id.encode("utf-8", "surrogatepass"))
         alone = _id_counts_alone(scheme, headers, None, True, joined)
@@ -375,7 +375,7 @@ def _bounded(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _time(value: Any) -> datetime | None:
+def parse_time(value: Any) -> datetime | None:
     """Parse a time in any usual form to UTC; None if it is not a time."""
     try:
         if isinstance(value, str):

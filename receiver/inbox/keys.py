@@ -112,7 +112,7 @@ Plugins
                             Expires.
     newest:{handler}|{store}|{kind}|{id}
                     string  The newest event of a resource that a handler with stale="skip" has settled: "s" and its
-                            sequence, or "t" and its time (us), and its id. Expires.
+                            sequence, or "t" or "u" and its time (us), and its id. Expires.
     gap:{handler}|{store}|{kind}|{id}
                     zset    The runs of a handler with wait_for_gap for a resource, by number: "since id", when each
                             came into this line (ms) and its event. Expires.

@@ -88,7 +88,10 @@ def explain(store: Store, headers: Headers, body: bytes, now: float, *, others: 
 
 
 def caveats(scheme: Scheme) -> tuple[str, ...]:
-    """Return the attacks that this scheme does not prevent. `verify` and `doctor` show them."""
+    """Return the attacks that this scheme does not prevent, and what is not used for that reason.
+
+    `verify` and `doctor` show them.
+    """
     found = []
     if not scheme.timestamp or not scheme.tolerance:
         found.append("no timestamp is signed: a captured delivery can be replayed later")
@@ -103,6 +106,9 @@ def caveats(scheme: Scheme) -> tuple[str, ...]:
         found.append(f"the body is not signed{signed}: a captured delivery can be replayed with other content")
     if FORM_SORTED in scheme.signed_parts:
         found.append("the form is signed without its separators: text can be moved from one field to the next")
+    times = (*scheme.event.occurred, *scheme.event.sequence)
+    if unused := [source for source in times if not scheme.orders(source)]:
+        found.append(f"not signed, so not used to tell which of two events is newer: {', '.join(unused)}")
     if scheme.algorithm == "hmac-sha1":
         found.append("HMAC-SHA1 is weak by today's standards: use hmac-sha256 if the store offers it")
     if scheme.can_be_extended:

@@ -18,7 +18,16 @@ from receiver.contract.signing.decoding import decode_secret
 from receiver.contract.signing.mac import Mac, keyed, secret_first, secret_last
 from receiver.contract.signing.scheme_checks import CHECKS, SchemeError
 from receiver.contract.signing.scheme_data import SchemeData, Sources
-from receiver.contract.signing.sources import Filler, Part, Reader, filler, optional_parts, reader
+from receiver.contract.signing.sources import (
+    Filler,
+    Part,
+    Reader,
+    filler,
+    first_reader,
+    optional_parts,
+    parse_source,
+    reader,
+)
 
 __all__ = ["Scheme", "SchemeError", "Secret", "Sources", "encode_secret", "extend"]
 
@@ -57,6 +66,20 @@ class Scheme(SchemeData):
     def reads(self) -> frozenset[str]:
         """Every header that this scheme reads, and every query field, as `?NAME`."""
         return frozenset(name for kind, name in self.read_parts if kind == "header")
+
+    @cached_property
+    def read_from(self) -> dict[str, tuple[Part, ...]]:
+        """The sources of each part of an event; of time and sequence, those that may say which event is newer."""
+        counting = {
+            what: tuple(parse_source(source) for source in getattr(self.event, what) if self.orders(source))
+            for what in ("occurred", "sequence")
+        }
+        return {**self.event.parts, **counting}
+
+    @cached_property
+    def readers(self) -> dict[str, Reader]:
+        """For each part of an event, the function that reads it."""
+        return {what: first_reader(parts) for what, parts in self.read_from.items()}
 
     @cached_property
     def signed_content(self) -> Filler:

@@ -6,7 +6,7 @@
 --       busy (no attempt, ready at once, and the handler's limit is busy for all workers until the delay is over);
 --       wait (no attempt, due after the delay, and no limit is affected)
 --       In place of the delay, done and dropped may have the event's place among those of its resource: "s" and its
---       sequence, or "t" and its time (us), a space, and for how long that is kept (ms)
+--       sequence, or "t" or "u" and its time (us), a space, and for how long that is kept (ms)
 -- returns for each run "ok" or "stale" (the token does not match and nothing was changed, or the record is damaged and
 --       was quarantined)
 local published -- the outcomes for the journal

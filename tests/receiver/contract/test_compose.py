@@ -71,6 +71,15 @@ def test_every_signed_header_and_field_is_filled() -> None:
     assert receive(request.headers, request.body, store=store, now=NOW).event.topic == "order.created"
 
 
+@pytest.mark.parametrize("name", [name for name, scheme in PRESETS.items() if scheme.read_from["occurred"]])
+def test_the_time_is_written_where_it_is_read(name: str) -> None:
+    store = store_of(PRESETS[name])
+    request = compose(store, topic="order.created", delivery_id="d-1", data={"id": 1}, now=NOW, occurred=NOW - 60)
+    occurred = receive(request.headers, request.body, store=store, now=NOW).event.occurred_at
+    assert occurred is not None
+    assert NOW - occurred.timestamp() == (0 if PRESETS[name].timestamp in PRESETS[name].event.occurred else 60)
+
+
 def test_the_given_data_is_not_changed() -> None:
     data = {"id": 1}
     compose(store_of(PRESETS["slack"]), topic="order.created", delivery_id="d-1", data=data, now=NOW)

@@ -304,6 +304,21 @@ def test_a_time_is_read_in_the_usual_forms_and_is_otherwise_none(written: Any, y
     assert (occurred.year if occurred else None) == year
 
 
+@pytest.mark.parametrize(
+    ("data", "occurred"),
+    [
+        ({"id": 7, "updated_at": "2026-11-16T07:00:00-05:00"}, datetime(2026, 11, 16, 12, tzinfo=UTC)),
+        ({"id": 7}, None),  # a deletion has no other field
+    ],
+)
+def test_a_time_that_who_has_captured_a_delivery_can_change_is_not_read(
+    data: dict[str, Any], occurred: datetime | None
+) -> None:
+    event = accept(PRESETS["shopify"], orjson.dumps(data), x_shopify_triggered_at="2099-01-01T00:00:00Z").event
+    assert event.occurred_at == occurred
+    assert event.headers["x-shopify-triggered-at"] == "2099-01-01T00:00:00Z"
+
+
 anything = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),

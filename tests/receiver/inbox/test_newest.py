@@ -38,6 +38,8 @@ def settle(system: System, place: str, kind: OutcomeKind = OutcomeKind.DONE) -> 
         (f"s{10**39}", f"s{10**39 + 1}", 2),
         (f"s{10**39 + 1}", f"s{10**39}", 1),
         ("t1700000000000000", "s1", 2),  # the scheme has a sequence since then
+        ("t4070908800000000", "u1700000000000000", 2),  # of a source that does not count any more
+        ("u1700000000000001", "u1700000000000000", 1),
     ],
 )
 def test_the_newest_is_kept(system: System, redis: Redis, first: str, second: str, newest: int) -> None:

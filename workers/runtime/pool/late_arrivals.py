@@ -1,13 +1,15 @@
 """Late arrivals: in a child process, finds the events that are older than one that their handler has settled.
 
-It serves handlers with `stale="skip"`. What is newer is decided by the scheme's `sequence`, else by `occurred_at`. An
-event without either is never older. The newest settled one of each resource is stored with its outcome; see
-lua/finish.lua. The worker stores the outcomes of a batch later, so those of the current batch are remembered here.
+It serves handlers with `stale="skip"`. What is newer is decided by the scheme's `sequence`, else by the time, each from
+sources that count: `Scheme.orders`. An event without either is never older. The newest settled one of each resource is
+stored with its outcome; see lua/finish.lua. The worker stores the outcomes of a batch later, so those of the current
+batch are remembered here.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -15,6 +17,7 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.config.values import parse_duration
 from receiver.contract.event import Event
+from receiver.contract.intake import parse_time
 from receiver.contract.signing.sources import Reader
 from receiver.inbox import Run, keys
 from receiver.inbox.outcomes import Ending, RunResult
@@ -29,13 +32,15 @@ FARTHEST = 30
 KEEP_LONGER = 3600.0
 MAX_DIGITS = 40
 NO_ANSWER = "what Redis knows of the resource could not be read; asked again soon"
+_T = TypeVar("_T")
 
 
 class Rank(NamedTuple):
     """Which of two events of a resource is the newer."""
 
     kind: str
-    """ "s": the number is the store's sequence; "t": it is a time in us. Different kinds are not compared."""
+    """ "s": the number is the store's sequence; "t": it is a time in us; "u": the same, if a source of the scheme's
+    time does not count. Different kinds are not compared: a stored "t" of such a scheme is from when it did count."""
     number: int
 
     def is_older_than(self, other: Rank) -> bool:
@@ -114,22 +119,29 @@ class LateArrivals:
 
     def _rank(self, event: Event) -> Rank | None:
         known = self._config.known_stores.get(event.store)
-        if known and known.scheme.event.sequence:
-            number = _sequence(known.scheme.event.readers["sequence"], event)
+        kind, occurred = "t", event.occurred_at
+        if known and known.scheme.read_from["sequence"]:
+            number = _read(known.scheme.readers["sequence"], event, _sequence)
             if number is not None:
                 return Rank("s", number)
-        if event.occurred_at and (us := round(event.occurred_at.timestamp() * 1e6)) >= 0:
-            return Rank("t", us)
+        if known and len(known.scheme.read_from["occurred"]) < len(known.scheme.event.occurred):
+            # Read again: the time that is stored with an event of an earlier version may be one that does not count.
+            kind, occurred = "u", _read(known.scheme.readers["occurred"], event, parse_time)
+        if occurred and (us := round(occurred.timestamp() * 1e6)) >= 0:
+            return Rank(kind, us)
         return None
 
 
-def _sequence(read: Reader, event: Event) -> int | None:
-    """A whole number, as JSON or as text. Anything else is none: such events are not compared by it."""
+def _read(read: Reader, event: Event, parse: Callable[[Any], _T | None]) -> _T | None:
     try:
-        value: Any = read(event.headers, event.payload)
-        return _number(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
+        return parse(read(event.headers, event.payload))
     except (ValueError, RecursionError):  # not JSON, a number of thousands of digits, or nested too deeply
         return None
+
+
+def _sequence(value: Any) -> int | None:
+    """A whole number, as JSON or as text. Anything else is none: such events are not compared by it."""
+    return _number(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
 def _number(text: str) -> int | None:
@@ -148,4 +160,4 @@ def _parse(text: Any) -> Settled | None:
     """A stored mark. A damaged one is none, and is written again."""
     rank, _, event = (text or b"").decode("utf-8", "replace").partition(" ")
     number = _number(rank[1:])
-    return Settled(Rank(rank[0], number), event) if rank[:1] in ("s", "t") and number is not None else None
+    return Settled(Rank(rank[0], number), event) if rank[:1] in ("s", "t", "u") and number is not None else None

@@ -251,7 +251,10 @@ def test_a_genuine_delivery_that_is_unreadable_is_valid_and_says_so() -> None:
 
 
 def test_the_caveats_of_body_only_schemes_are_shown() -> None:
-    assert len(caveats(SHOPIFY)) == 3
+    assert len(caveats(SHOPIFY)) == 4
+    unused = "header:X-Shopify-Triggered-At, header:Shopify-Triggered-At"
+    assert caveats(SHOPIFY)[3] == f"not signed, so not used to tell which of two events is newer: {unused}"
+    assert len(caveats(PRESETS["woocommerce"])) == 3
     assert caveats(PRESETS["standard-webhooks"]) == ()
     assert caveats(PRESETS["stripe"]) == ()
     assert "no timestamp is signed" in caveats(GITHUB)[0]

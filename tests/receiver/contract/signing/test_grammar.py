@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,44 @@ def error_of(tmp_path: Path, text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         load_text(tmp_path, text)
     return str(caught.value).replace(str(tmp_path) + "/", "")
+
+
+OWN = Scheme("own", event=Sources(id=("header:x-id",), occurred=("header:x-time", "json:at"), sequence=("header:x-n",)))
+NUMBERED = replace(
+    OWN, signed="{header:x-id}.{timestamp}.{body}", timestamp="header:x-sent", event=replace(OWN.event, occurred=())
+)
+PARTLY = {"signed": "{header:x-id}.{timestamp}", "allow_unsigned_body": True}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "counting"),
+    [
+        (PRESETS["shopify"], ["json:updated_at"]),
+        (PRESETS["woocommerce"], ["json:date_modified_gmt", "json:date_created_gmt"]),
+        (PRESETS["standard-webhooks"], ["json:timestamp"]),
+        (PRESETS["ecwid"], ["json:eventCreated"]),
+        (PRESETS["adyen"], []),
+        (PRESETS["mercadopago"], []),
+        (PRESETS["twilio"], []),
+        (OWN, ["json:at"]),
+        (replace(OWN, signed="{header:x-time}.{body}"), ["header:x-time", "json:at"]),
+        (NUMBERED, ["header:x-n"]),
+        (replace(NUMBERED, tolerance=0), []),
+        (replace(NUMBERED, **PARTLY), []),
+        (replace(NUMBERED, event=replace(NUMBERED.event, id=())), []),
+        (replace(NUMBERED, event=replace(NUMBERED.event, id=("header:x-id", "header:x-other"))), []),
+    ],
+)
+def test_only_what_who_has_captured_a_delivery_cannot_change_says_which_event_is_newer(
+    scheme: Scheme, counting: list[str]
+) -> None:
+    assert [written(part) for what in ("occurred", "sequence") for part in scheme.read_from[what]] == counting
+
+
+def test_no_other_preset_names_a_time_that_does_not_count() -> None:
+    """Their times say which event is newer; a new preset must have one that is signed, or none."""
+    unused = {name for name, scheme in PRESETS.items() if not all(map(scheme.orders, scheme.event.occurred))}
+    assert unused == {"shopify", "adyen", "mercadopago", "twilio"}
 
 
 TIMED = {"timestamp": "header:x-time"}

@@ -25,6 +25,17 @@ sequence = ["header:X-Number", "json:version"]
 [stores.numbered]
 scheme = "numbered"
 signing_secrets = ["whsec_c2FuZGJveCBvbmx5LCBuZXZlciBpbiBwcm9kdWN0aW9u"]
+[schemes.open]
+extends = "shopify"
+[schemes.open.event]
+occurred = ["json:updated_at"]
+sequence = ["header:X-Number"]
+[stores.open]
+scheme = "open"
+signing_secrets = ["a secret"]
+[stores.west]
+scheme = "shopify"
+signing_secrets = ["another secret"]
 """
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 SKIP = Handler("shop.push", print, ("*",), stale="skip")
@@ -136,6 +147,29 @@ def test_only_what_is_done_or_dropped_is_settled(child: ChildProcess, ending: En
     assert child.settle(child.run(number=5), ending) == {}
     assert child.judge(child.run(number=4)) is None
     assert child.settle(child.run(number=5), Ending.DROPPED) == {"settles": f"s5 {90 * 86_400_000}"}
+
+
+def test_a_time_that_does_not_count_is_not_compared(child: ChildProcess) -> None:
+    """Neither that of an event nor that of a mark, of an earlier version: a header said them, and it is not signed."""
+    body, planted = b'{"updated_at": "2026-11-16T12:00:00Z"}', datetime(2099, 1, 1, tzinfo=UTC)
+    mark = f"{keys.NEWEST}shop.push|west|order|7"
+    child.redis.set(mark, f"t{int(planted.timestamp())}000000 before")
+    replayed = child.run(at=planted, store="west", body=body)
+    assert child.judge(replayed) is None
+    us = int(NOON.timestamp()) * 10**6
+    assert child.settle(replayed) == {"settles": f"u{us} {90 * 86_400_000}"}
+    assert child.judge(child.run(at=NOON, store="west", body=body)) is None
+    assert child.judge(child.run(store="west", body=b"{}")) is None
+    for stored in ("", f"u{us} before"):
+        child.redis.set(mark, stored)
+        assert child.judge(child.run(at=planted, store="west", body=body.replace(b"12:", b"11:"))) is not None
+        child.late.begin_batch()
+
+
+def test_a_number_that_does_not_count_is_not_compared(child: ChildProcess) -> None:
+    run = child.run(at=NOON, store="open")
+    stored = StoredEvent(run.stored.id, run.stored.values, b'{"x-number": "9"}\n{}')
+    assert child.settle(replace(run, stored=stored))["settles"].startswith("t")
 
 
 @pytest.mark.parametrize("damaged", ["", "s", "x5 e", "s-5 e", "s5x e", "s" + "9" * 9999, "\udcff"])
