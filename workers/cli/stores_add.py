@@ -1,9 +1,10 @@
-"""stores add: check a new store's config and token, write its file, subscribe, and wait for a test event."""
+"""stores add: check a new store's config and token, write its file, and subscribe."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -74,15 +75,33 @@ def _check_reference(context: click.Context, parameter: click.Parameter, value: 
 @click.option("--domain", help="The store's domain in its deliveries.")
 @click.option("--rate-limit", help='Maximum rate of API calls, such as "5/s".')
 @click.option("--allow-private", is_flag=True, help="Allow a private address.")
-@click.option("--no-subscribe", is_flag=True, help="Do not subscribe, and do not wait for a test event.")
+@click.option("--no-subscribe", is_flag=True, help="Do not send a probe, and do not subscribe.")
 @click.option("--no-reload", is_flag=True, help="Do not reload running processes.")
 @click.option(
-    "--wait", type=SPAN, default=15.0, metavar="TIME", help="Maximum time to wait for the test event. Default: 15s."
+    "--test-event",
+    is_flag=True,
+    help="Have the store send a test event, which handlers get like any other, and wait for it.",
+)
+@click.option(
+    "--wait",
+    type=SPAN,
+    default=15.0,
+    metavar="TIME",
+    help="Maximum time to wait for the probe, and for the test event. Default: 15s.",
 )
 @yes_option
 @json_option
-def add(name: str, yes: bool, json_: bool, no_subscribe: bool, no_reload: bool, wait: float, **given: Any) -> None:
-    """Add a store, subscribe, and wait for a test event.
+def add(
+    name: str,
+    yes: bool,
+    json_: bool,
+    no_subscribe: bool,
+    no_reload: bool,
+    test_event: bool,
+    wait: float,
+    **given: Any,
+) -> None:
+    """Add a store, and subscribe.
 
     On a terminal it asks for missing options. If the config or the token is invalid, nothing is written.
     """
@@ -90,11 +109,13 @@ def add(name: str, yes: bool, json_: bool, no_subscribe: bool, no_reload: bool, 
 
     config = load_config()
     _check_name(config, name)
-    steps, created = Steps(json_), ""
+    steps, created, hints = Steps(json_), "", []
     if sys.stdin.isatty():
         _ask_for_missing(given)
     where = f"write {path_for(config, name)}"
     subscribes = bool(given["base_url"]) and not no_subscribe
+    if test_event and not subscribes:
+        raise ConfigError("--test-event needs a subscription: use it with --base-url and without --no-subscribe")
     output.confirm(f"{where} and subscribe at the store" if subscribes else where, yes=yes)
     record_if_reachable(config, "add store", store=name)
     if "new" in given["signing_secrets"] or not (given["signing_secrets"] or _can_learn_secret(config, given)):
@@ -106,11 +127,12 @@ def add(name: str, yes: bool, json_: bool, no_subscribe: bool, no_reload: bool, 
     reload_processes(now, steps, no_reload)
     _enable_repairs(now, name, steps)
     if not no_subscribe:
-        _start_deliveries(now, name, steps, wait)
+        hints = _start_deliveries(now, name, steps, wait, test_event)
     if not steps.left and not json_:
         output.next_command(
             f"storehooks stores show {name}  its state",
-            *(f"{command}  send a test event" for command in send_command(now, store=name)),
+            *(f"{command}  send an event in its name; handlers get it" for command in send_command(now, store=name)),
+            *hints,
         )
     steps.finish()
 
@@ -204,8 +226,9 @@ def _enable_repairs(config: Config, name: str, steps: Steps) -> None:
             )
 
 
-def _start_deliveries(config: Config, name: str, steps: Steps, wait: float) -> None:
-    """Check that the receiver knows the store, subscribe, and check that the store's deliveries arrive."""
+def _start_deliveries(config: Config, name: str, steps: Steps, wait: float, test_event: bool) -> list[str]:
+    """Check that the receiver knows the store, subscribe, and with `test_event` check that the store's deliveries
+    arrive. Returns the command that does so later: handlers may fail on the data of a test event, or store it."""
     from workers.subscriptions.managed_store import ManagedStore, is_managed
 
     managed = is_managed(config, name)
@@ -216,7 +239,13 @@ def _start_deliveries(config: Config, name: str, steps: Steps, wait: float) -> N
             _wait_for_receiver(config, name, client, steps, until)
         if managed:
             _subscribe(ManagedStore(config, name, client), steps)
-            _wait_for_test_event(ManagedStore(config, name, client), steps, time.monotonic() + wait)
+            store = ManagedStore(config, name, client)
+            ours = [one.id for one in store.subscriptions() if one.is_ours and one.enabled]
+            if test_event:
+                _wait_for_test_event(store, ours, steps, time.monotonic() + wait)
+            elif ours:
+                command = f"storehooks api webhooks send_test {shlex.quote(str(ours[0]))} --store {name}"
+                return [f"{command}  have the store send a test event; handlers get it like any other"]
         else:
             steps.report(
                 "subscriptions", f"create them in the store's own settings, for {config.public_url_of(name)}", []
@@ -224,10 +253,12 @@ def _start_deliveries(config: Config, name: str, steps: Steps, wait: float) -> N
     except (StorehooksError, RedisError) as error:
         steps.left.append(first_line(error))
         steps.left += [f"storehooks subscriptions apply --store {name}"] if managed else []
+    return []
 
 
 def _wait_for_receiver(config: Config, name: str, client: Redis, steps: Steps, until: float) -> None:
-    """Send an event to the public URL until it is accepted: the store must not get a URL that refuses it."""
+    """Send a probe to the public URL until it is accepted: the store must not get a URL that refuses it. No handler gets
+    the probe."""
     from workers.subscriptions.probe import ProbeFailed, probe
 
     store = config.known_stores[name]
@@ -241,7 +272,7 @@ def _wait_for_receiver(config: Config, name: str, client: Redis, steps: Steps, u
                 ) from None
             time.sleep(PROBE_AGAIN_SECONDS)
         else:
-            steps.report("receiver", f"accepted a test event at {store.url} in {took * 1000:.0f} ms", round(took, 3))
+            steps.report("receiver", f"accepted a probe at {store.url} in {took * 1000:.0f} ms", round(took, 3))
             return
 
 
@@ -257,20 +288,22 @@ def _subscribe(managed: ManagedStore, steps: Steps) -> None:
             raise ConfigError(plan.unknown)
         done = list(apply_changes(managed, plan.without_deletions, hold=hold))
         checks.store_result(check_result(plan, done, by="stores add"))
-    made, there = [one.change.topic for one in done if not one.error], len(plan.existing)
-    steps.report("subscriptions", f"{len(made)} created, {there} existed" if made or there else "none needed", made)
+    made = [one.change for one in done if not one.error]
+    created = sum(one.action == "create" for one in made)
+    in_place = f"{len(plan.existing) + created} in place" + (f", {created} of them created now" if created else "")
+    nothing = not (made or plan.existing)
+    steps.report("subscriptions", "none needed" if nothing else in_place, [one.topic for one in made])
     steps.left += [f"{one.change.action} {one.change.topic}: {first_line(one.error)}" for one in done if one.error]
 
 
-def _wait_for_test_event(managed: ManagedStore, steps: Steps, until: float) -> None:
+def _wait_for_test_event(managed: ManagedStore, ours: list[int | str], steps: Steps, until: float) -> None:
     """Ask the store for a test event, repeatedly."""
     started, began, queries = from_ms(server_ms(managed.redis)), time.monotonic(), EventQueries(managed.redis)
-    ours = [one for one in managed.subscriptions() if one.is_ours and one.enabled]
     if not ours:
         steps.report("test_event", "none: there is no subscription, because no handler needs one", "")
         return
     while time.monotonic() < until:
-        managed.client.webhooks.send_test(ours[0].id)
+        managed.client.webhooks.send_test(ours[0])
         again = min(until, time.monotonic() + TEST_AGAIN_SECONDS)
         while time.monotonic() < again:
             if found := queries.events(store=managed.name, since=started, limit=1):
@@ -282,5 +315,5 @@ def _wait_for_test_event(managed: ManagedStore, steps: Steps, until: float) -> N
             time.sleep(POLL_SECONDS)
     raise ConfigError(
         f"the store's test event did not arrive; see `storehooks refused --store {managed.name}` and "
-        f"`storehooks api webhooks list_deliveries {ours[0].id} --store {managed.name}`"
+        f"`storehooks api webhooks list_deliveries {ours[0]} --store {managed.name}`"
     )

@@ -121,7 +121,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreSetup]:
 def test_a_store_is_added_and_removed_without_a_restart(setup: StoreSetup) -> None:
     web, supervisor = (process.pid for process in setup.system.processes[:2])
     foreign = setup.api.webhooks.create(topic="order.created", url="https://mailer.example.net/hook")
-    done = setup.add("--json")
+    done = setup.add("--json", "--test-event")
     added = json.loads(done.stdout)
     assert done.exit_code == 0, done.output
     assert added["left"] == []
@@ -156,6 +156,40 @@ def test_a_store_is_added_and_removed_without_a_restart(setup: StoreSetup) -> No
     setup.api.webhooks.delete(foreign.id)
     refused = setup.system.ledger.counters().total["refused"]
     assert refused == 0, "the probe must come after the reload"
+
+
+def test_the_store_sends_a_test_event_only_if_asked_to(setup: StoreSetup) -> None:
+    """It always did. Handlers get it like any other: they failed on its data, or wrote record 0 to their target."""
+    queries = setup.system.ledger
+    url = f"http://127.0.0.1:{setup.system.port}/webhooks/east"
+    there = setup.api.webhooks.create(topic="order.created", url=url)
+    before = {one.id for one in queries.events(store="east")}
+    done = setup.add()
+    try:
+        assert done.exit_code == 0, done.output
+        assert re.search(r"^receiver +accepted a probe at ", done.output, re.MULTILINE)
+        assert re.search(r"^subscriptions +2 in place, 1 of them created now$", done.output, re.MULTILINE), done.output
+        new = [one.topic for one in queries.events(store="east") if one.id not in before]
+        assert new == ["storehooks-probe.sent"]
+        hint = f"storehooks api webhooks send_test {there.id} --store east"
+        assert re.search(rf"{hint}\S* .*\n? +have the store send a test event; handlers get it", done.output), (
+            done.output
+        )
+        later = setup.cli(*hint.split()[1:], "--yes")
+        assert later.exit_code == 0, later.output
+        eventually(
+            lambda: queries.events(store="east", limit=1)[0].topic == "order.created",
+            what="the test event arrives",
+        )
+    finally:
+        assert setup.cli("stores", "remove", "east", "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize("more", [["--no-subscribe"], ["--base-url", ""]])
+def test_a_test_event_without_a_subscription_is_refused(setup: StoreSetup, more: list[str]) -> None:
+    done = setup.add("--test-event", *more)
+    assert "--test-event needs a subscription" in str(done.exception)
+    assert not setup.file.exists()
 
 
 def test_nothing_is_written_when_the_token_is_refused(setup: StoreSetup) -> None:
@@ -272,7 +306,7 @@ def test_missing_options_are_asked_for_on_a_terminal(setup: StoreSetup) -> None:
         _, status = os.waitpid(pid, 0)
         os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 0, shown
-    assert "arrived after" in shown
+    assert "2 in place, 2 of them created now" in shown
     assert SECRET not in shown
     assert "right" not in shown
     assert setup.cli("stores", "remove", "east", "--yes").exit_code == 0
