@@ -106,6 +106,7 @@ class SecretCache:
             self._rebuild_stores(self._keyring, changed)
             if changed or time.monotonic() - self._confirmed_at > CONFIRM_EVERY:
                 self._keyring.receivers.confirm(self._name, self._version)
+                self._keyring.files.remove_leftovers()
                 self._confirmed_at = time.monotonic()
             if self._refreshed_at and began - self._refreshed_at > STALE_SECONDS:
                 self._complete_at = time.monotonic() + GRACE_SECONDS  # some requests were checked with old secrets

@@ -27,7 +27,7 @@ from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.inbox import keys
-from receiver.inbox.keyring.host_files import replace_file
+from receiver.inbox.keyring.host_files import remove_leftovers, replace_file
 from receiver.inbox.model import from_ms, to_number
 from receiver.inbox.redis.connecting import server_ms
 
@@ -143,6 +143,7 @@ class KnownData:
         return DataNotice("")
 
     def _keep(self, known: DataNotice) -> None:
+        remove_leftovers(self._file)
         with suppress(OSError):  # the spool's own log says why data_dir cannot be written
             replace_file(self._file, str(known).encode())
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +23,8 @@ from receiver.owned_files import copy_owner, open_or_create
 
 COPY = "keyring.json"
 PENDING = "keyring-pending.json"
+LEFTOVER_SECONDS = 60.0
+"""A temporary file that was not written to for so long belongs to a process that was ended while it wrote."""
 
 Sealed = dict[str, dict[str, bytes]]
 """Store -> fingerprint -> the sealed secret."""
@@ -77,6 +81,11 @@ class KeyringFiles:
 
     def pending(self) -> Sealed:
         return _read(self.pending_file)[1]
+
+    def remove_leftovers(self) -> None:
+        """Receivers call it from time to time: a leftover may hold a secret that was deleted since then."""
+        for file in (self.copy_file, self.pending_file):
+            remove_leftovers(file)
 
     def write_copy(self, version: int, sealed: Sealed) -> None:
         _write(self.copy_file, sealed, version)
@@ -149,6 +158,7 @@ def _read(file: Path) -> tuple[int, Sealed]:
 
 def _write(file: Path, sealed: Sealed, version: int = 0) -> None:
     stores = {store: {k: blob.decode() for k, blob in blobs.items()} for store, blobs in sealed.items() if blobs}
+    remove_leftovers(file)
     replace_file(file, orjson.dumps({"version": version, "stores": stores}))
 
 
@@ -166,3 +176,15 @@ def replace_file(file: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(file: Path) -> None:
+    """Remove the temporary files that `replace_file` made for this file, in processes that were ended meanwhile. Only
+    for files of data_dir: in a folder of the user's, a file of such a name may be the user's own."""
+    made = re.compile(rf"\.{re.escape(file.stem)}-[a-z0-9_]{{8}}")  # as mkstemp names them
+    with suppress(OSError), os.scandir(file.parent) as found:
+        for one in found:
+            if made.fullmatch(one.name) and one.is_file(follow_symlinks=False):
+                with suppress(OSError):  # removed by another process, or not ours
+                    if time.time() - one.stat(follow_symlinks=False).st_mtime > LEFTOVER_SECONDS:
+                        os.unlink(one.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from redis.exceptions import RedisError
 from receiver import config as receiver_config
 from receiver.contract.compose import Request, compose
 from receiver.delivery import secret_cache
-from receiver.delivery.secret_cache import SecretCache
+from receiver.delivery.secret_cache import CONFIRM_EVERY, SecretCache
 from receiver.inbox import connect, keys
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import learned_secret
@@ -219,6 +220,21 @@ def test_a_host_that_cannot_write_its_copy_still_learns_and_writes_it_later(seal
     keyring.files.copy_file.rmdir()
     cache.refresh()
     assert keyring.files.copy()[0] == version
+
+
+def test_receivers_remove_files_of_a_writer_that_was_killed(
+    sealed_system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else may be written for long, and one of a process that ended just now is too new for its successor."""
+    cache, data = cache_of(sealed_system), sealed_system.config.data_dir
+    cache.refresh()
+    left = data / ".keyring-pending-abcdefgh"
+    left.write_bytes(b"sealed")
+    os.utime(left, (0, 0))
+    now = time.monotonic()
+    monkeypatch.setattr(secret_cache.time, "monotonic", lambda: now + CONFIRM_EVERY + 1)
+    cache.refresh()
+    assert not left.exists()
 
 
 def test_without_a_key_there_is_no_keyring_to_read(system: System) -> None:

@@ -20,7 +20,7 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.signing.presets import STANDARD_WEBHOOKS
 from receiver.contract.stores import Store
 from receiver.inbox import connect, keys
-from receiver.inbox.keyring.host_files import COPY, PENDING
+from receiver.inbox.keyring.host_files import COPY, LEFTOVER_SECONDS, PENDING
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import (
     CannotUnseal,
@@ -78,6 +78,32 @@ def test_the_files_are_private_and_pending_secrets_are_removed_when_every_receiv
     keyring.store_pending()
     assert not (tmp_path / PENDING).exists()
     assert not list(tmp_path.glob(".keyring-*"))
+
+
+def test_files_of_a_writer_that_was_killed_are_removed_and_no_others(keyring: Keyring, tmp_path: Path) -> None:
+    """They stayed for ever, and may hold a secret that was deleted since then."""
+    data, old = keyring.files.copy_file.parent, time.time() - 2 * LEFTOVER_SECONDS
+    killed = (data / ".keyring-pending-abcdefgh", data / ".keyring-a1b2c3_d")
+    writing, folder, link = data / ".keyring-pending-ijklmnop", data / ".keyring-folder12", data / ".keyring-linklink"
+    others = (
+        data / ".keyring-backup",
+        data / ".keyring-2024-01-01",
+        data / ".other-abcdefgh",
+        data / "keyring-abcdefgh",
+    )
+    target = tmp_path / "target"
+    folder.mkdir()
+    link.symlink_to(target)
+    for path in (*killed, writing, *others, target):
+        path.write_bytes(b"sealed")
+        if path != writing:
+            os.utime(path, (old, old))
+    os.utime(link, (old, old), follow_symlinks=False)
+    keyring.files.write_copy(1, {})
+    assert not killed[1].exists()
+    keyring.store([secret()])
+    assert [path for path in (writing, folder, link, *others, target) if not path.exists()] == []
+    assert not killed[0].exists()
 
 
 @pytest.mark.parametrize("name", ["store", "fingerprint", "origin", "not_after", "learned_at", "subscription"])
