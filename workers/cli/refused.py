@@ -144,7 +144,10 @@ def release(given: tuple[str, ...], store: str | None, dry_run: bool, yes: bool,
     if json_:
         output.as_json(released)
     else:
-        _show_released(released, dry_run, verify=f"--store {name} --refused last" if name else "--refused last")
+        of_store = [f"--store {name}"] if name else []
+        verify = " ".join(["storehooks verify", *of_store, "--refused last"])
+        then = " ".join(["storehooks refused release", *map(str, ids), *of_store]) if dry_run else ""
+        _show_released(released, verify, then)
     if released.still_refused or released.full:
         raise click.exceptions.Exit(1)
 
@@ -191,26 +194,28 @@ def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Release
     return released
 
 
-def _show_released(released: Released, dry_run: bool, *, verify: str) -> None:
+def _show_released(released: Released, verify: str, then: str) -> None:
+    """What was released, or what the command `then` would release."""
     if not released.accepted and not released.duplicates and not released.full and not released.still_refused:
         output.echo("no refused deliveries to release")
         return
-    at_most, action = ("at most ", "would be accepted") if dry_run else ("", "accepted")
+    at_most, action = ("at most ", "would be accepted") if then else ("", "accepted")
     accepted = output.figure(released.accepted, "accepted")
-    output.line(at_most, accepted, f" {action}, with their original time of arrival")
+    output.line(at_most, accepted, f" {action}, with the original time of arrival")
     if released.duplicates:
-        duplicates = output.figure(released.duplicates, "duplicate")
-        output.line(duplicates, " duplicates: accepted already, by an earlier release or delivery")
+        duplicates = output.state("duplicate", counted(released.duplicates, "duplicate"))
+        output.line(duplicates, ": accepted already, by an earlier release or delivery")
     if released.full:
         output.line(
             output.figure(released.full, "open"), " not released: the store has too many open events; try later"
         )
     for reason, number in released.still_refused.most_common():
         output.line(output.figure(number, "refused"), f" still refused: {reason}")
-    if released.still_refused:
-        output.next_command(f"storehooks verify {verify}  why it is refused")
-    else:
-        output.next_command("storehooks events  the newest events")
+    output.next_command(
+        *([f"{then}  accept what is valid"] if then and released.accepted else []),
+        *([f"{verify}  why it is refused"] if released.still_refused else []),
+        *([] if then or released.still_refused else ["storehooks events  the newest events"]),
+    )
 
 
 def _nothing(config: Config, store: str | None) -> str:

@@ -257,8 +257,7 @@ def _start_deliveries(config: Config, name: str, steps: Steps, wait: float, test
 
 
 def _wait_for_receiver(config: Config, name: str, client: Redis, steps: Steps, until: float) -> None:
-    """Send a probe to the public URL until it is accepted: the store must not get a URL that refuses it. No handler gets
-    the probe."""
+    """Send a probe, which no handler gets, until it is accepted: the store must not get a URL that refuses it."""
     from workers.subscriptions.probe import ProbeFailed, probe
 
     store = config.known_stores[name]

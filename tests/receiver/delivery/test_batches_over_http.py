@@ -171,6 +171,10 @@ def test_a_refused_batch_is_released_as_its_events(make_system: Callable[..., Sy
     system.config_file.write_text(text.replace(batches.SECRET, "new secret"))
     would = system.run_cli("refused", "release", "--dry-run")
     assert "at most 9 would be accepted" in would.stdout, would.stdout + would.stderr
+    assert re.search(r"^  storehooks refused release\b.* accept what is valid$", would.stdout, re.MULTILINE), (
+        would.stdout
+    )
+    assert "storehooks events" not in would.stdout, "nothing new is there"
     released = system.run_cli("refused", "release", "--yes")
     assert "6 accepted" in released.stdout, released.stdout + released.stderr
     assert "3 duplicates: accepted already, by an earlier release or delivery" in released.stdout

@@ -294,7 +294,7 @@ def check_open_issues(facts: Facts) -> Iterator[Finding]:
     if facts.inbox is None:
         return
     yield from _failures(facts, facts.inbox)
-    yield from _stopped_keys(facts.inbox)
+    yield from _stopped_keys(facts, facts.inbox)
     yield from _loops(facts, facts.inbox)
     for paused in sorted(facts.inbox.paused):
         kind, _, name = paused.partition(":")
@@ -323,16 +323,22 @@ def _closed_limits(facts: Facts, inbox: InboxFacts) -> Iterator[Finding]:
             yield warn("busy", text, fix=f"to let them begin now: storehooks handlers resume {using[0]}")
 
 
-def _stopped_keys(inbox: InboxFacts) -> Iterator[Finding]:
+def _stopped_keys(facts: Facts, inbox: InboxFacts) -> Iterator[Finding]:
     """Failures behind which all later events of their order key wait."""
+    gone = inbox.absent.keys() - {handler.handler for handler in facts.plugins.handlers}
     for one in inbox.stopped:
         stopped = f"{counted(len(one.keys), 'order key')} of {one.handler} stopped at a failure"
         again, drop = (f"storehooks failures {what} --group {one.group}" for what in ("replay", "drop"))
+        fix = f"correct the cause, then: {again}; or give up on it: {drop} --reason TEXT"
+        if one.handler in gone:  # a replayed run would wait as well
+            fix = (
+                f"no worker has {one.handler}, so give up on it: {drop} --reason TEXT; or load it again, then: {again}"
+            )
         yield fail(
             "order",
             f'{stopped} (on_failure="stop"); {waits(one.waiting, "run")} behind it',
             some([harmless(key) for key in one.keys]),
-            fix=f"correct the cause, then: {again}; or give up on it: {drop} --reason TEXT",
+            fix=fix,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from receiver.inbox import FailureQueries, Outcome
+from receiver.inbox import Declaration, FailureQueries, Outcome
 from receiver.inbox.outcomes import OutcomeKind
 from tests.receiver.inbox.test_order import PUSH, STOPPING, accept, claim, route, to_route
 from tests.support.harness import System
@@ -42,6 +42,10 @@ def test_stopped_keys_are_named_until_their_failures_are_replayed_or_dropped(sys
     assert finding["more"] == ["north:order:7, north:order:8"]
     again, drop = "storehooks failures replay --group abc", "storehooks failures drop --group abc --reason TEXT"
     assert finding["fix"] == f"correct the cause, then: {again}; or give up on it: {drop}"
+
+    system.inbox.declare([Declaration("shop.greet", "1", ("*",), ("*",))])  # the only handler of a running worker
+    (finding,) = order_findings(system)
+    assert finding["fix"] == f"no worker has {PUSH}, so give up on it: {drop}; or load it again, then: {again}"
 
     dropped = system.run_cli("failures", "drop", "--group", "abc", "--reason", "a test", "--yes")
     assert dropped.returncode == 0, dropped.stderr
