@@ -26,6 +26,7 @@ _MISSING = {
     "id": "set id, if a header or field names the delivery; else repeats are found by their body",
     "resource_id": "set resource_id, if the delivery names a resource",
     "time": "set occurred, if the delivery says when it happened",
+    "data": "set data to where the resource is",
 }
 
 

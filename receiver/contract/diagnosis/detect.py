@@ -11,9 +11,10 @@ import tomli_w
 
 from receiver.contract.diagnosis.captures import OMITTED, Capture, omitted
 from receiver.contract.diagnosis.event_sources import choose_sources, guess_id
+from receiver.contract.diagnosis.formatting import some
 from receiver.contract.diagnosis.search import Match, Search, decode_secret_variants, find_signer
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.event import UNREADABLE
+from receiver.contract.event import UNREADABLE, Event
 from receiver.contract.intake import NoEvents, read_delivery
 from receiver.contract.signing.grammar import Scheme, Secret, Sources
 from receiver.contract.signing.signatures import PRESETS, read_source
@@ -35,6 +36,8 @@ class CaptureReading:
     id: str = ""
     resource_id: str = ""
     time: str = ""
+    data: str = ""
+    """Where `data` is in the body, and its first fields."""
 
     @property
     def missing(self) -> list[str]:
@@ -240,4 +243,15 @@ def _read(capture: Capture, store: Store) -> CaptureReading:
         id=event.delivery_id,
         resource_id=event.resource_id,
         time=event.occurred_at.isoformat() if event.occurred_at else "",
+        data=_about_data(event),
     )
+
+
+def _about_data(event: Event) -> str:
+    """Shown because no name or value proves it: the store may have the resource under a name of its own."""
+    try:
+        data = event.data
+    except (ValueError, RecursionError):
+        return ""
+    place = f"json:{event.data_path}" if event.data_path else "body"
+    return f"{place}, with {some(list(data))}" if data and isinstance(data, dict) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 import subprocess
 import time
 import tomllib
@@ -343,8 +344,20 @@ def test_detect_shows_what_it_reads_from_each_capture(tmp_path: Path) -> None:
     assert "resource id 72" in shown
     as_json = json.loads(detected(config, *options, "--json").stdout)
     assert [one["resource_id"] for one in as_json["captures"]] == ["71", "72"]
+    assert {one["data"] for one in as_json["captures"]} == {"json:data, with id, total"}
     assert [one["file"] for one in as_json["captures"]] == options[1::2]
     assert tomllib.loads(as_json["toml"])["stores"]["mystore"]["signing_secrets"] == ["env:SECRET"]
+
+
+def test_detect_shows_what_it_takes_as_the_data(tmp_path: Path) -> None:
+    """With the order under a name of the store's own, `data` is the whole body; nothing said so."""
+    config, file = tmp_path / "config.toml", tmp_path / "request"
+    config.write_text(CONFIG)
+    for name, read in (("thing", "body, with type, thing"), ("payload", "json:payload, with total")):
+        body = json.dumps({"type": "order.created", name: {"total": "1.00"}}).encode()
+        file.write_bytes(write({"x-sig": hmac.digest(NEW.encode(), body, "sha256").hex()}, body))
+        found = detected(config, "--request", str(file))
+        assert re.search(rf"^#   data +{read}$", found.stdout, re.MULTILINE), found.stdout
 
 
 def test_detect_complains_of_what_is_empty_and_fails_without_a_topic(tmp_path: Path) -> None:
