@@ -33,15 +33,15 @@ def receiver(make_system: Callable[..., System], own_redis: Server) -> System:
     return make_receiver(make_system, own_redis)
 
 
-def price(system: System, amount: int) -> Request:
+def price(system: System, amount: int, product: int) -> Request:
     store = system.config.known_stores[STORE]
-    data = {"id": 7, "price": amount, "options": [1]}
+    data = {"id": product, "price": amount, "options": [1]}
     return compose(store, topic="product.updated", delivery_id="", data=data, now=1_700_000_000.0)
 
 
-def send(system: System, amount: int) -> tuple[str, str]:
+def send(system: System, amount: int, product: int = 7) -> tuple[str, str]:
     """The status and the id that are answered."""
-    answer = system.post(price(system, amount), STORE)
+    answer = system.post(price(system, amount, product), STORE)
     assert answer.status_code == 200, answer.text
     return answer.json()["status"], answer.json()["id"]
 
@@ -93,7 +93,7 @@ def test_row_26_repeats_inside_the_window_are_duplicates_as_with_redis_up(receiv
     before = [send(receiver, 5), send(receiver, 5)]
     assert [status for status, _ in before] == ["accepted", "duplicate"]
     own_redis.kill()
-    answers = [send(receiver, 10), send(receiver, 12), send(receiver, 10), send(receiver, 10)]
+    answers = [send(receiver, 10), send(receiver, 12, product=8), send(receiver, 10), send(receiver, 10)]
     wait_for_the_end_of_the_window()
     answers += [send(receiver, 10), send(receiver, 10)]
     assert {answers[place][0] for place in (0, 1, 4)} == {"accepted"}
@@ -103,6 +103,22 @@ def test_row_26_repeats_inside_the_window_are_duplicates_as_with_redis_up(receiv
     assert [amount for amount, _ in found] == [5, 10, 12, 10]
     assert {receiver.ledger.find_id(one) for _, one in answers} | {before[0][1]} == {one for _, one in found}
     eventually(lambda: duplicates(receiver) == 4, what="those that the spool has found are counted, too")
+    assert receiver.identity_holds()
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_row_26_a_price_that_returns_within_the_window_is_an_event(
+    receiver: System, own_redis: Server, away: bool
+) -> None:
+    send(receiver, 10)
+    if away:
+        own_redis.kill()
+    for amount in (10, 12, 10, 10):
+        send(receiver, amount)
+    if away:
+        own_redis.start()
+    drained(receiver)
+    assert [amount for amount, _ in prices(receiver)] == [10, 12, 10]
     assert receiver.identity_holds()
 
 
@@ -169,11 +185,11 @@ def test_row_26_two_hosts_that_drain_at_once_have_as_many_events_as_with_redis_u
 ) -> None:
     one, other = make_receiver(make_system, own_redis), make_receiver(make_system, own_redis)
     own_redis.kill()
-    send(one, 10), send(other, 10), send(other, 12)
+    send(one, 10), send(other, 10), send(other, 12, product=8)
     wait_for_the_end_of_the_window()
     send(other, 10), send(one, 10)
     wait_for_the_end_of_the_window()
-    send(one, 10), send(other, 12)
+    send(one, 10), send(other, 12, product=8)
     own_redis.start()
     drained(one, other)
     assert sorted(amount for amount, _ in prices(one)) == [10, 10, 10, 12, 12]
@@ -186,7 +202,7 @@ def test_row_26_a_live_delivery_and_an_older_spooled_one_inside_the_window_are_o
     """The other host hangs before it drains; meanwhile this one accepts the same body."""
     one, other = make_receiver(make_system, own_redis), make_receiver(make_system, own_redis)
     own_redis.process.send(signal.SIGSTOP)
-    send(other, 12)
+    send(other, 12, product=8)
     wait_for_the_end_of_the_window()
     send(other, 10)
     stopped = [pid for process in other.processes for pid in (process.pid, *children_of(process.pid))]

@@ -20,7 +20,7 @@ local TOO_LARGE = '9007199254740992' -- 2^53, from where Lua cannot add one to a
 local WAKE_UPS = 'rq:queue:' .. rq_queue(DEFAULT_QUEUE)
 local WRITES = { { 'SET', '', '' }, { 'HSET', '', '', '' }, { 'HINCRBY', '', '', '0' }, { 'ZADD', '', '0', '' },
   { 'LLEN', WAKE_UPS }, { 'SADD', 'rq:queues', '' }, { 'RPUSH', WAKE_UPS, '' } }
-local window, max_names, open_before, names, accepted_at, new, newest, linked
+local window, max_names, open_before, names, accepted_at, new, newest, linked, contents, last
 
 -- A duplicate also writes, so that waiting for replicas covers the first write. One with the same time of arrival as the
 -- event, or as its last duplicate, of an earlier call is not counted: its receiver sends it again, because the first time was
@@ -105,6 +105,18 @@ local function other_event_id(id, digest)
   return (string.gsub(named, '[0189]', { ['0'] = 'g', ['1'] = 'h', ['8'] = 'i', ['9'] = 'j' }))
 end
 
+local function content_at(at)
+  return content_of(ARGV[at + 3], ARGV[at + 14])
+end
+
+-- Whether the resource has had another event since this one: then an equal body is a state that has returned. The events of
+-- an equal batch are no others. If the newest one has left Redis, it is not known, and not assumed.
+local function has_changed_since(id, at)
+  local resource = ARGV[at + 19]
+  local found = contents[resource] or newest[resource] and content_after(id, newest[resource])
+  return found and found ~= content_at(at) and found ~= last[resource]
+end
+
 -- Returns the event that a delivery is a duplicate of, or nil, and the id that it is stored under if it is new; then
 -- whether another body was accepted under its delivery id, and when it arrived. Changes nothing.
 local function judge(at)
@@ -130,7 +142,7 @@ local function judge(at)
   if mark ~= '' then
     arrived = NOW - tonumber(ARGV[at + 16])
     local first = repeat_of(store, mark, tonumber(ARGV[at + 6]), arrived, window)
-    if first then return first end
+    if first and not has_changed_since(first, at) then return first end
   end
   return nil, id, second_body, arrived
 end
@@ -147,10 +159,11 @@ local function read_newest()
 end
 
 -- Links an event to the one of its resource before it; see shared/resources.lua.
-local function link(digest, accepted, fields)
+local function link(at, accepted, fields)
+  local digest = ARGV[at + 19]
   if digest == '' then return end
   if newest[digest] then fields[#fields + 1], fields[#fields + 2] = 'earlier', newest[digest] end
-  newest[digest] = accepted
+  newest[digest], contents[digest] = accepted, content_at(at)
   linked[#linked + 1], linked[#linked + 2] = digest, accepted
 end
 
@@ -183,7 +196,7 @@ local function accept(at)
   if unreadable == '' then fields[#fields + 1], fields[#fields + 2] = 'r:', TO_BE_ROUTED end
   if ARGV[at + 18] ~= '' then fields[#fields + 1], fields[#fields + 2] = 'secret', ARGV[at + 18] end
   local accepted = next_time()
-  link(ARGV[at + 19], accepted, fields)
+  link(at, accepted, fields)
   redis.call('HSET', P .. 'e:' .. id, unpack(fields))
   batch('ZADD', P .. 'ix', accepted, id)
   batch('ZADD', P .. 'ix:' .. store, accepted, id)
@@ -210,6 +223,7 @@ end
 local function accept_batch()
   local store, is_new = ARGV[FIRST + 1], false
   require_sets('ix', 'ix:' .. store, 'failed')
+  for at = FIRST, #ARGV, PARTS do last[ARGV[at + 19]] = content_at(at) end
   for at = FIRST, #ARGV, PARTS do
     local of = judge(at)
     is_new = is_new or not of
@@ -237,7 +251,7 @@ return function()
   require_rights()
   require_lane('')
   window, max_names, open_before, names, accepted_at, new = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, nil, {}
-  newest, linked = read_newest(), {}
+  newest, linked, contents, last = read_newest(), {}, {}, {}
   if ARGV[3] == 'write' then redis.pcall('HINCRBY', P .. 'n', 'checks', 0) end -- replicas have it to acknowledge
   local answers = ARGV[3] == '1' and accept_batch() or accept_each()
   -- These are statistics: a damaged key must not cost an event.

@@ -29,7 +29,7 @@ class Arrival:
     def accept(self, system: System) -> str:
         """Accept it now, as if it came from a spool; the window is a minute."""
         now = time.time()
-        event = system.delivery().event
+        event = system.delivery(data={"id": 7}).event
         moment = datetime.fromtimestamp(now - self.ago + self.ahead, UTC)
         delivery = Delivery(replace(event, id=secrets.token_hex(8), received_at=moment), "x", content_hash="m")
         batch = AcceptBatch([delivery], 60.0, {}, {delivery.event.id: self.ago})
@@ -63,6 +63,84 @@ class Arrival:
 )
 def test_repeats_are_judged_by_arrival_in_any_order(system: System, arrivals: list[Arrival], events: int) -> None:
     assert [one.accept(system) for one in arrivals].count("accepted") == events
+
+
+def stock(system: System, amount: int, *, item: int = 7, topic: str = "product.updated", place: str = "") -> Delivery:
+    """A delivery without an id, as a store sends it again whenever a product has this stock."""
+    one = system.delivery(topic, data={"id": item, "stock": amount})
+    event = replace(one.event, delivery_id="", id=secrets.token_hex(8))
+    return replace(one, event=event, first_id="", content_hash=f"{topic}{item}{amount}{place}")
+
+
+def statuses(system: System, *deliveries: Delivery) -> list[str]:
+    return [one.status for one in system.inbox.accept(deliveries, repeat_window=60.0)]
+
+
+NEW, AGAIN = "accepted", "duplicate"
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one call", "a call each"])
+@pytest.mark.parametrize(
+    ("sent", "found"),
+    [
+        ([(7, 5), (7, 5)], [NEW, AGAIN]),
+        ([(7, 5), (7, 4), (7, 5)], [NEW, NEW, NEW]),
+        ([(7, 5), (7, 4), (7, 5), (7, 5), (7, 4)], [NEW, NEW, NEW, AGAIN, NEW]),
+        ([(7, 5), (8, 4), (7, 5), (8, 4)], [NEW, NEW, AGAIN, AGAIN]),
+    ],
+)
+def test_a_state_that_returns_is_an_event(
+    system: System, sent: list[tuple[int, int]], found: list[str], together: bool
+) -> None:
+    """Who repeated a captured delivery once a minute made the store's own next one with this state a duplicate."""
+    deliveries = [stock(system, amount, item=item) for item, amount in sent]
+    calls = [deliveries] if together else [[one] for one in deliveries]
+    assert [status for call in calls for status in statuses(system, *call)] == found
+    assert system.identity_holds()
+
+
+def test_another_topic_with_the_same_body_is_another_event_of_the_resource(system: System) -> None:
+    topics = ["product.updated", "product.deleted", "product.updated", "product.updated"]
+    sent = [stock(system, 5, topic=topic) for topic in topics]
+    assert statuses(system, *sent) == [NEW, NEW, NEW, AGAIN]
+
+
+def test_a_batch_with_two_events_of_a_resource_is_repeated_as_a_whole(system: System) -> None:
+    def batch() -> Delivery:
+        first, *rest = (stock(system, amount, place=str(at)) for at, amount in enumerate((5, 4, 5, 6)))
+        return replace(first, rest=tuple(rest))
+
+    def items(one: Delivery) -> list[str]:
+        (answer,) = system.inbox.accept([one], repeat_window=60.0)
+        return [item.status for item in answer.items]
+
+    assert items(batch()) == [NEW] * 4
+    assert items(batch()) == [AGAIN] * 4
+    assert statuses(system, stock(system, 9)) == [NEW]
+    assert items(batch()) == [NEW] * 4, "its first state has returned"
+    assert items(batch()) == [AGAIN] * 4
+
+
+@pytest.mark.parametrize("lost", ["resources", "ix", "first", "wrong type", "no time"])
+def test_where_the_newest_event_of_the_resource_is_not_known_an_equal_body_is_a_repeat(
+    system: System, lost: str
+) -> None:
+    first, other, again = stock(system, 5), stock(system, 4), stock(system, 5)
+    assert statuses(system, first, other) == [NEW, NEW]
+    match lost:
+        case "resources":
+            system.client.delete(keys.RESOURCES)
+        case "ix":
+            system.client.zrem(keys.INDEX, other.event.id)
+        case "wrong type":
+            system.client.delete(keys.RESOURCES)
+            system.client.rpush(keys.RESOURCES, "x")
+        case "no time":
+            for name in system.client.hkeys(keys.RESOURCES):
+                system.client.hset(keys.RESOURCES, name, "x")
+        case "first":  # as if it was moved to the history: the other one is the newest that is known
+            system.client.zrem(keys.INDEX, first.event.id)
+    assert statuses(system, again) == [NEW if lost == "first" else AGAIN]
 
 
 def test_a_mark_that_cannot_be_set_leaves_the_counters_right(system: System) -> None:

@@ -41,7 +41,8 @@ def rows_of(spool: SpooledEvents, now: float) -> list[Arrival]:
 
 
 def judge(rows: list[Arrival], before: dict[str, float]) -> list[Arrival]:
-    """The rule of the inbox: one is an event unless it came within the window of an event with the same content."""
+    """The rule of the inbox, if each content is of another resource: one is an event unless it came within the window of
+    an event with the same content."""
     events, last = list[Arrival](), dict(before)
     for row in rows:
         if row.at - last.get(row.content, -WINDOW) >= WINDOW:
@@ -50,8 +51,19 @@ def judge(rows: list[Arrival], before: dict[str, float]) -> list[Arrival]:
     return events
 
 
+def judge_one_resource(rows: list[Arrival]) -> list[Arrival]:
+    """The same if all are of one resource: then it is also an event if the one before it has another content."""
+    events, last = list[Arrival](), dict[str, float]()
+    for row in rows:
+        if not events or events[-1].content != row.content or row.at - last[row.content] >= WINDOW:
+            events.append(row)
+            last[row.content] = row.at
+    return events
+
+
 def check(contents: str, before: dict[str, float], arrivals: list[Arrival], rows: list[Arrival]) -> None:
     assert rows == sorted(rows), "in the order of arrival"
+    assert judge_one_resource(rows)[-1].content == arrivals[-1].content, "the events end with the last state"
     events, exact = judge(rows, before), judge(arrivals, before)
     for content in contents:
         arrived = [one for one in arrivals if one.content == content]

@@ -266,6 +266,20 @@ def test_an_event_of_a_receiver_whose_clock_is_ahead_repeats_no_later_one(system
     assert system.identity_holds()
 
 
+def test_a_repeat_of_an_event_that_was_read_again_is_one_whatever_its_resource_had_before(system: System) -> None:
+    """The event that was read again is not among those of its resource: the newest of these is an older one."""
+    older, first, again, other = (
+        replace(one, content_hash=str(amount), event=replace(one.event, id=f"e{number}"))
+        for number, amount in enumerate((4, 5, 5, 6))
+        for one in [system.delivery("product.updated", data={"id": 7, "stock": amount})]
+    )
+    unreadable = replace(first.event, topic="unreadable", resource_id="")
+    system.inbox.accept([older, replace(first, event=unreadable, content_hash="", unreadable="no topic")])
+    assert system.administration.reread([("e1", first)], repeat_window=60) == ["read"]
+    sent = [again, other, replace(again, event=replace(again.event, id="e4"))]
+    assert [system.inbox.accept([one], repeat_window=60)[0].id for one in sent] == ["e1", "e3", "e4"]
+
+
 @pytest.mark.parametrize(("resource", "result"), [(1, "duplicate"), (2, "read")])
 def test_another_body_under_an_id_that_counts_alone_is_read(system: System, resource: int, result: str) -> None:
     """The corrected scheme finds the id of an event that was accepted meanwhile. Only an equal body is that event."""

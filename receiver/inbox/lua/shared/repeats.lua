@@ -38,6 +38,20 @@ local function repeat_of(store, mark, received, arrived, window)
   end
 end
 
+-- What is equal in repeats.
+local function content_of(theirs, digest)
+  return (theirs or '') .. ' ' .. digest
+end
+
+-- The content of the event that was accepted at this time, if that was after the event `id`; nil if not, or not known. One
+-- that was read again is not among those of its resource, and may be later than the newest of these.
+local function content_after(id, time)
+  local found = redis.pcall('ZRANGE', P .. 'ix', time, time, 'BYSCORE', 'LIMIT', 0, 1)
+  local about = found[1] and redis.pcall('HMGET', P .. 'e:' .. found[1], 'theirs', 'digest') or {}
+  local is_later = about[2] and (tonumber(redis.pcall('ZSCORE', P .. 'ix', id) or 0) or 0) < tonumber(time)
+  return is_later and content_of(about[1], about[2]) or nil
+end
+
 -- Marks stay this much longer than the window (ms), so that deliveries which waited in a spool find them. About one that
 -- waited longer it is not known whether it is itself a repeat. It gets no mark: a repeat with a mark of its own would hide
 -- a later update that comes after the window of the first.
