@@ -154,7 +154,7 @@ class Admission:
         if not size:
             return False
         sender = sender_at(self._proxies.sender(incoming.address, incoming.headers))
-        if not self._contents.add(store, content, sender, size):
+        if not self._contents.add(delivery.signed_with, content, sender, size):
             return False
         reason = "the same signed content was sent too often"
         self._counted.add("deliveries answered 503", store=store, reason=reason)

@@ -20,7 +20,7 @@ EVENT_COST = 1024
 KNOWN_CONTENTS = 10_000
 
 _Key = tuple[str, int, str | None]
-"""Store, content and sender, or None for all senders."""
+"""Secret, content and sender, or None for all senders. What is signed is valid for all stores with the same secret."""
 
 
 class SignedContents:
@@ -31,9 +31,10 @@ class SignedContents:
         """When the period of each began, and the bytes since."""
         self._lock = threading.Lock()
 
-    def add(self, store: str, content: bytes, sender: str, size: int) -> bool:
-        """Count one that takes this many bytes. Whether so much of its content came that it must wait."""
-        key = store, hash(content)
+    def add(self, secret: str, content: bytes, sender: str, size: int) -> bool:
+        """Count one that takes this many bytes, by the fingerprint of its secret. Whether so much of its content came that
+        it must wait."""
+        key = secret, hash(content)
         with self._lock:
             in_all = self._count((*key, None), size)
             own = self._count((*key, sender), size)
