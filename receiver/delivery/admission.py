@@ -26,7 +26,7 @@ from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
 from receiver.delivery.sender_address import TrustedProxies, sender_at
-from receiver.delivery.signed_contents import SignedContents, repeatable_bytes
+from receiver.delivery.signed_contents import SENDER_BITS, SignedContents, repeatable_bytes
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import AcceptResult, keys
 from receiver.inbox.counter_buffer import CounterBuffer
@@ -153,7 +153,7 @@ class Admission:
         size, store = repeatable_bytes(delivery), delivery.event.store
         if not size:
             return False
-        sender = sender_at(self._proxies.sender(incoming.address, incoming.headers))
+        sender = sender_at(self._proxies.sender(incoming.address, incoming.headers), bits=SENDER_BITS)
         if not self._contents.add(delivery.signed_with, content, sender, size):
             return False
         reason = "the same signed content was sent too often"

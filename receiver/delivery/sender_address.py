@@ -54,10 +54,10 @@ def address_in(text: str) -> IPv4Address | IPv6Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def sender_at(address: str) -> str:
-    """Who sends from this address. One sender usually has the last 64 bits of IPv6 to itself. A socket that is bound to
-    `[::]` shows IPv4 addresses as IPv6."""
+def sender_at(address: str, *, bits: int = 64) -> str:
+    """Who sends from this address. One sender usually has the last 64 bits of IPv6 to itself, and some have more:
+    only the first `bits` count. A socket that is bound to `[::]` shows IPv4 addresses as IPv6."""
     found = address_in(address) if ":" in address else None
     if isinstance(found, IPv6Address):
-        return str(IPv6Network((int(found), 64), strict=False))
+        return str(IPv6Network((int(found), bits), strict=False))
     return str(found or address)  # the path of a socket is none

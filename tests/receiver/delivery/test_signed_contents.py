@@ -91,6 +91,8 @@ def test_a_captured_delivery_does_not_make_the_store_s_equal_ones_wait(make_syst
     assert [send("198.51.100.1", number) for number in range(80)][-1] == 503
     own = OWN_BYTES // 903_000
     assert [send("192.0.2.7", number) for number in range(own + 1)] == [200] * own + [503]
+    networks = [f"2001:db8:7:{number:x}::1" for number in range(own + 1)]
+    assert [send(address, 1) for address in networks] == [200] * own + [503], "who has a /56 is one sender"
 
 
 def test_a_content_is_taken_again_in_the_next_period(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,8 @@ def rows_of(spool: SpooledEvents, now: float) -> list[Arrival]:
 
 
 def judge(rows: list[Arrival], before: dict[str, float]) -> list[Arrival]:
-    """The rule of the inbox, if each content is of another resource: one is an event unless it came within the window of
-    an event with the same content."""
+    """The rule of the inbox, if each content is of another resource: one is an event unless it came within the window
+    of an event with the same content."""
     events, last = list[Arrival](), dict(before)
     for row in rows:
         if row.at - last.get(row.content, -WINDOW) >= WINDOW:
