@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from receiver.contract.diagnosis.formatting import clock, counted, size, some, span
 from receiver.inbox.history_moves import MARK_BYTES
 from receiver.inbox.known_data import DataChange
+from receiver.inbox.queries.health import Footprint
 from receiver.inbox.redis.server_state import HIGH_MEMORY, is_nearly_full
 from workers.operations.doctor.facts import Facts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
+from workers.runtime.history_mover import SHORT_OF_MEMORY
 
 DAY = 86400.0
 SOON = 3 * DAY
@@ -36,18 +38,43 @@ def check_memory(facts: Facts) -> Iterator[Finding]:
 
 def _forecast(facts: Facts, limit: int, usage: str) -> Finding:
     assert facts.inbox is not None
-    footprint = facts.inbox.footprint
+    footprint, used = facts.inbox.footprint, float(facts.server.used_memory)
     events_per_day = sum(footprint.lately.values()) / footprint.seconds * DAY
-    each = footprint.record + footprint.body + footprint.once
+    each = _each(footprint)
     rate = f"{counted(round(events_per_day), 'event')} a day of {size(each)}, measured over {span(footprint.seconds)},"
     final = final_size(facts)
     if final <= HIGH_MEMORY * limit:
         return ok("memory", f"{usage}; {rate} will need {size(final)}")
-    full_in = max(0.0, HIGH_MEMORY * limit - facts.server.used_memory) / (events_per_day * each) * DAY
+    staying = _staying(facts)
+    if staying is not None:
+        least = staying * each + events_per_day / DAY * facts.config.receiver.dedupe_retention * MARK_BYTES
+        if least <= HIGH_MEMORY * limit:
+            moved = f"from {SHORT_OF_MEMORY:.0%} on, the history takes events as soon as they have settled, not after "
+            moved += f"{span(facts.config.history.after)}; the rest needs {size(least)}"
+            return warn("memory", f"{usage}; {rate} would need {size(final)}", moved, fix=_less_memory(facts))
+        used -= max(0, footprint.events - staying) * (each - MARK_BYTES)
+        final, each = least, MARK_BYTES
+    full_in = max(0.0, HIGH_MEMORY * limit - used) / (events_per_day * each) * DAY
     text = f"{usage}; {rate} will fill it in {span(full_in)} and need {size(final)} in the end"
     effect = "then new deliveries go to the spool" if facts.server.maxmemory else "then the machine is out of memory"
     level = fail if full_in < SOON else warn
     return level("memory", text, effect, fix=_less_memory(facts))
+
+
+def _each(footprint: Footprint) -> float:
+    return footprint.record + footprint.body + footprint.once
+
+
+def _staying(facts: Facts) -> int | None:
+    """How many events the history cannot take, while it takes all others early because memory is short. None if it does
+    not, or if these are most of what is in memory: then they grow in number.
+    """
+    assert facts.inbox is not None
+    moves, total = facts.inbox.moves, facts.inbox.counters.total
+    if facts.config.history_url == "off" or moves is None or moves.fault or not facts.server.maxmemory:
+        return None
+    staying = total["open"] + total["failed"] + moves.left
+    return staying if 2 * staying * _each(facts.inbox.footprint) < facts.server.used_memory else None
 
 
 def final_size(facts: Facts) -> float:
@@ -61,8 +88,7 @@ def final_size(facts: Facts) -> float:
     for events in footprint.lately.values():
         rate = events / footprint.seconds
         if facts.config.history_url != "off":
-            each = footprint.record + footprint.body + footprint.once
-            total += rate * (facts.config.history.after * each + window * MARK_BYTES)
+            total += rate * (facts.config.history.after * _each(footprint) + window * MARK_BYTES)
             continue
         records = max(rate * window, min(rate * retention.records, retention.events_per_store))
         bodies, marks = min(rate * retention.bodies, records), min(rate * retention.once, records)

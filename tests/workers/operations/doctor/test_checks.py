@@ -323,6 +323,51 @@ def test_with_a_history_only_marks_stay_in_redis(facts: Facts) -> None:
 
 
 @pytest.mark.parametrize(
+    ("moves", "maxmemory", "counts", "level"),
+    [
+        (MoveReport(), 4 * GB, {}, "warn"),
+        (MoveReport(), 4 * GB, {"open": 100_000}, "warn"),
+        (MoveReport(), 4 * GB, {"open": 1_000_000}, "fail"),  # 2 GB of 3 GB
+        (MoveReport(), 4 * GB, {"failed": 1_000_000}, "fail"),
+        (MoveReport(left=1_000_000), 4 * GB, {}, "fail"),
+        (MoveReport(fault="the disk is full"), 4 * GB, {}, "fail"),
+        (None, 4 * GB, {}, "fail"),
+        (MoveReport(), 0, {}, "fail"),  # then the history does not know when memory is short
+    ],
+)
+def test_a_history_that_takes_events_early_keeps_memory_from_being_full(
+    facts: Facts, moves: MoveReport | None, maxmemory: int, counts: dict[str, int], level: str
+) -> None:
+    """A forecast of 4 minutes was wrong for as long as anyone looked."""
+    changed = with_history(
+        replace(facts, server=replace(SERVER, used_memory=3 * GB, maxmemory=maxmemory, machine_memory=4 * GB)),
+        footprint=Footprint(1_000_000, {"north": 2_000_000}, 3600, 600, 1400),
+        moves=moves,
+        counters=Counters({**dict.fromkeys(COUNTED, 0), **counts}, {}),
+    )
+    window = changed.config.receiver.model_copy(update={"dedupe_window": 3600.0, "spool_age": 3600.0})
+    changed = replace(changed, config=changed.config.model_copy(update={"receiver": window}))
+    line = only_line(data_checks.check_memory(changed))
+    assert line.startswith(f"{level} memory: 3 GB of 4 GB")
+    assert ("will fill it in" in line) == (level == "fail")
+    taken = "from 70% on, the history takes events as soon as they have settled, not after 1 h; the rest needs 7"
+    assert (taken in line) == (level == "warn" and not counts)
+
+
+def test_marks_that_fill_the_memory_are_forecast(facts: Facts) -> None:
+    """10 days of 50,000,000 marks. The million settled events in memory will leave it."""
+    changed = with_history(
+        replace(facts, server=replace(SERVER, used_memory=3 * GB)),
+        footprint=Footprint(1_000_000, {"north": 50_000_000}, 86400, 600, 1400),
+        moves=MoveReport(),
+    )
+    room = 0.85 * 4 * GB - 3 * GB + 1_000_000 * (2000 - 190)
+    line = only_line(data_checks.check_memory(changed))
+    assert line.startswith("fail memory: 3 GB of 4 GB; 50,000,000 events a day of 1.95 kB")
+    assert f"will fill it in {span(room / (50_000_000 * 190) * 86400)} and need 88.5 GB in the end" in line
+
+
+@pytest.mark.parametrize(
     ("moves", "unmoved", "says"),
     [
         (None, 0, ""),
