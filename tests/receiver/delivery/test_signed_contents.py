@@ -15,6 +15,7 @@ from receiver.delivery.signed_contents import MAX_BYTES, OWN_BYTES, PERIOD_SECON
 from tests.support.harness import System, eventually, signed_store
 
 LARGE = "x" * 900_000
+CHANGED = "2026-11-18T08:00:00Z"
 
 
 def request(system: System, store: str, delivery_id: str, **data: object) -> Request:
@@ -22,7 +23,7 @@ def request(system: System, store: str, delivery_id: str, **data: object) -> Req
         system.config.known_stores[store],
         topic="order.created",
         delivery_id=delivery_id,
-        data={"id": 7, "created_at": "2026-11-18T08:00:00Z", **data},
+        data={"id": 7, "created_at": CHANGED, "updated_at": CHANGED, **data},
         now=time.time(),
     )
 
