@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -139,7 +140,10 @@ def test_dead_processes_do_not_look_alive_for_days(make_system: Callable[..., Sy
     eventually(lambda: health.workers() and health.housekeeper(), what="both are alive")
     worker.kill()
     housekeeper.kill()
-    system.client.expire(keys.RQ_WORKER + health.workers()[0].name, DAYS)
+    record = keys.RQ_WORKER + health.workers()[0].name
+    system.client.expire(record, DAYS)
+    assert health.workers(), "its heartbeat is of this moment"
+    system.client.hset(record, "last_heartbeat", (datetime.now(UTC) - timedelta(seconds=WORKER_SECONDS)).isoformat())
     system.client.set(keys.LEADER, "dead", px=DAYS * 1000)
     assert (health.workers(), health.housekeeper()) == ([], "")
 

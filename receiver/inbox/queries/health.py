@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from receiver.contract.topics import PROBE
@@ -28,12 +28,15 @@ class Heartbeat:
     name: str
     queues: tuple[str, ...]
     at: datetime
+    """By the server's clock."""
     plugin_fault: str = ""
     """Why it cannot load a plugin any more."""
     faulty_plugins: tuple[str, ...] = ()
     child_processes: int = 0
     version: str = ""
     """The version of storehooks that it runs."""
+    clock_ahead: float = 0.0
+    """Seconds by which its clock is ahead of the server's."""
 
     @property
     def host(self) -> str:
@@ -58,30 +61,32 @@ class Footprint:
 
 class HealthQueries(ServerUser):
     def workers(self) -> list[Heartbeat]:
-        """Our workers. RQ workers of other programs may be in the same list."""
+        """Our workers that are alive. RQ workers of other programs may be in the same list."""
         found: Any = self.client.smembers(keys.rq_workers(keys.DEFAULT_QUEUE))
         names = sorted(map(as_text, found))
         pipeline = self.client.pipeline(transaction=False)
+        pipeline.time()
         for name in names:
-            pipeline.ttl(name)
+            pipeline.pttl(name)
             pipeline.hmget(name, "queues", "last_heartbeat", OUR_MARK, CHILD_PROCESSES)
             pipeline.get(keys.PLUGIN_FAULT + name.removeprefix(keys.RQ_WORKER))
-        replies = pipeline.execute()
+        (seconds, micros), *replies = pipeline.execute()
+        now = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
         return [
             Heartbeat(
                 name.removeprefix(keys.RQ_WORKER),
                 tuple(map(keys.from_rq_queue, as_text(queues).split(","))),
-                moment,
+                at := now - timedelta(seconds=age),
                 as_text(fault or b"").partition("\n")[2],
                 tuple(as_text(fault or b"").partition("\n")[0].split()),
                 to_number(children),
                 FIRST_VERSION if ours == b"1" else as_text(ours),
+                (own - at).total_seconds(),
             )
-            for name, ttl, (queues, at, ours, children), fault in zip(
+            for name, ttl_ms, (queues, said, ours, children), fault in zip(
                 names, replies[::3], replies[1::3], replies[2::3], strict=True
             )
-            # With a longer ttl the clock was set back, and it may be dead.
-            if (moment := _moment(at)) and queues and ours and ttl <= WORKER_SECONDS
+            if (own := _moment(said)) and queues and ours and abs(age := _age(ttl_ms, own, now)) <= WORKER_SECONDS
         ]
 
     def other_workers(self) -> list[str]:
@@ -177,6 +182,15 @@ def _mean(sizes: Sequence[int]) -> float:
 def _last(fields: Mapping[str, int]) -> int:
     times = (at for name, at in fields.items() if name.startswith("l:") and name != f"l:{PROBE}")
     return max(times, default=0)
+
+
+def _age(ttl_ms: int, own: datetime, now: datetime) -> float:
+    """Seconds since a heartbeat, by the server's clock: it ends the record, and the worker's may be wrong.
+
+    With a longer time to live the server's clock was set back. Then only the worker's says whether it may be dead.
+    """
+    age = WORKER_SECONDS - ttl_ms / 1000
+    return age if age >= 0 else (now - own).total_seconds()
 
 
 def _moment(text: bytes | None) -> datetime | None:

@@ -49,8 +49,6 @@ class InboxFacts:
     running: Mapping[str, Collection[str]]
     """By handler: the versions that workers have now."""
     workers: tuple[Heartbeat, ...]
-    workers_read_at: datetime
-    """When their heartbeats were read. On a slow link the other facts take a while."""
     housekeeper: str
     paused: frozenset[str]
     hosts: tuple[Host, ...]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -30,7 +30,7 @@ from receiver.inbox.own_writes import suspected_loops
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.queries.damaged_keys import find_damaged_keys
 from receiver.inbox.queries.handlers import HandlerQueries
-from receiver.inbox.queries.health import DAY, HealthQueries, Heartbeat
+from receiver.inbox.queries.health import DAY, HealthQueries
 from receiver.inbox.redis.connecting import OLDEST_VERSION, default_user_denied, missing_right, server_ms
 from receiver.inbox.redis.server_faults import describe, fault_of_error
 from receiver.inbox.redis.server_state import read_state
@@ -111,7 +111,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         history = HistoryMoves(client)
         moves, unmoved = ask(history.report), ask(history.waiting, age=after + UNMOVED_SECONDS)
         elsewhere = ask(_history_elsewhere, client, config)
-        housekeeper, heartbeats = ask(_housekeeper, activity), ask(_heartbeats, activity)
+        housekeeper, workers = ask(_housekeeper, activity), ask(activity.workers)
         notices, loops = ask(data_notices, client), ask(suspected_loops, client)
         alerts = ask(AlertStore(client).firing)
         failures = FailureQueries(client)
@@ -126,7 +126,6 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         unconfirmed = ask(unconfirmed_operations, client, config.stores)
         learned = ask(keyring_of(config, client).sealed, stores)
         topic_names = dict(zip(stores, readers.map(events.event_names, stores), strict=True))
-    read_at, workers = heartbeats.result()
     return InboxFacts(
         counters=counters.result(),
         topic_names=topic_names,
@@ -136,8 +135,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         absent=absent.result(),
         busy=busy.result(),
         alerts=tuple(alerts.result()),
-        workers=workers,
-        workers_read_at=read_at,
+        workers=tuple(workers.result()),
         other_workers=tuple(other_workers.result()),
         housekeeper=housekeeper.result(),
         paused=frozenset(paused.result()),
@@ -170,10 +168,6 @@ def _history_elsewhere(client: PartialReader, config: Config) -> str:
     except HistoryError as error:
         return str(error) if isinstance(error, HistoryElsewhere) else ""
     return ""
-
-
-def _heartbeats(activity: HealthQueries) -> tuple[datetime, tuple[Heartbeat, ...]]:
-    return datetime.now(UTC), tuple(activity.workers())
 
 
 def _housekeeper(activity: HealthQueries) -> str:

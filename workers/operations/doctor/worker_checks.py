@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from receiver.config import Config
@@ -17,12 +17,11 @@ from receiver.inbox.queries.failures import NOTICE, EndingFailures
 from receiver.inbox.queries.health import Heartbeat
 from workers.operations.doctor.facts import Facts, InboxFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
+from workers.operations.doctor.system_checks import MAX_SERVER_SKEW_SECONDS
 from workers.operations.host_spools import Host
 from workers.operations.topic_names import known_topics, sent_names, unsent
 from workers.plugins.validation_process import LOAD_SECONDS
 
-HEARTBEAT_TIMEOUT = 20.0
-"""Seconds after which a worker without a heartbeat counts as dead."""
 SHORT_BUSY = timedelta(minutes=1)
 REREAD = "after you have corrected the scheme: storehooks events reread"
 RELOAD = "send HUP to `storehooks worker`: it reloads config and plugins"
@@ -192,10 +191,7 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
     if facts.inbox is None:
         return
     yield from _other_workers(facts.inbox.other_workers)
-    # Heartbeats use the workers' clocks. The server's clock skew is the best estimate of theirs.
-    oldest = HEARTBEAT_TIMEOUT + abs(facts.server.clock_ahead)
-    alive = [beat for beat in facts.inbox.workers if (facts.inbox.workers_read_at - beat.at).total_seconds() < oldest]
-    waiting = facts.inbox.counters.total["open"]
+    alive, waiting = facts.inbox.workers, facts.inbox.counters.total["open"]
     if not alive and facts.server.refusal:
         text = "it is unknown whether a worker is running: their reports cannot be written"
         yield warn("workers", text, fix="see server above")
@@ -217,11 +213,26 @@ def check_workers(facts: Facts) -> Iterator[Finding]:
             )
     yield from _plugin_faults(alive)
     yield from _several_versions(alive, facts.inbox.hosts)
+    yield from _clock_skew(alive, facts.server.clock_ahead)
     hosts = {beat.host for beat in alive}
     yield ok("workers", f"{len(alive)} running on {counted(len(hosts), 'host')}")
 
 
-def _several_versions(alive: list[Heartbeat], receivers: tuple[Host, ...]) -> Iterator[Finding]:
+def _clock_skew(alive: Sequence[Heartbeat], server_ahead: float) -> Iterator[Finding]:
+    """Whether a worker is alive does not depend on its clock."""
+    by_host = {beat.host: beat.clock_ahead + server_ahead for beat in alive}  # ahead of this machine's
+    for host, ahead in sorted(by_host.items()):
+        if abs(ahead) > MAX_SERVER_SKEW_SECONDS:
+            way = "ahead of" if ahead > 0 else "behind"
+            yield warn(
+                "clock",
+                f"the clock of the worker on {harmless(host)} is {span(abs(ahead))} {way} this machine's",
+                "its log has that time, and so have the signatures of what it forwards: a target may refuse them",
+                fix="run NTP (chrony, systemd-timesyncd) on both machines",
+            )
+
+
+def _several_versions(alive: Sequence[Heartbeat], receivers: tuple[Host, ...]) -> Iterator[Finding]:
     """During an upgrade that is as it should be; afterwards a host was forgotten."""
     running = {(beat.version, beat.host) for beat in alive}
     running |= {(one.version, one.name) for one in receivers if one.state == "receiving" and one.version}
@@ -239,7 +250,7 @@ def _other_workers(names: tuple[str, ...]) -> Iterator[Finding]:
         yield warn("workers", text, more, fix="stop it, or start it for other queues; `rq info` shows which it has")
 
 
-def _plugin_faults(alive: list[Heartbeat]) -> Iterator[Finding]:
+def _plugin_faults(alive: Sequence[Heartbeat]) -> Iterator[Finding]:
     """Plugins that were validated and that new child processes cannot load any more."""
     hosts: dict[str, set[str]] = {}
     for beat in alive:

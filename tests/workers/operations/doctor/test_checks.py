@@ -75,7 +75,6 @@ INBOX = InboxFacts(
     declared=(),
     running={},
     workers=(Heartbeat("vm-1-2", ("default",), NOW),),
-    workers_read_at=NOW,
     housekeeper="vm-1-abc",
     paused=frozenset(),
     hosts=(),
@@ -211,9 +210,27 @@ def test_a_server_that_refuses_writes_is_a_failure_with_its_own_words(facts: Fac
     assert f"-> {fix}" in line
 
 
-def test_a_heartbeat_is_judged_by_the_time_at_which_it_was_read(facts: Facts) -> None:
-    late = replace(facts, now=NOW + timedelta(minutes=1))
-    assert only_line(worker_checks.check_workers(late)).startswith("ok workers: 1 running")
+@pytest.mark.parametrize(
+    ("worker_ahead", "server_ahead", "says"),
+    [
+        (-18.0, 0.0, "18 s behind"),
+        (-10_800.0, 0.0, "3 h behind"),
+        (10_800.0, 0.0, "3 h ahead of"),
+        (-3.0, 0.0, ""),
+        (-3600.0, 3600.0, ""),  # only the server's clock is wrong
+        (0.0, 3600.0, "1 h ahead of"),
+    ],
+)
+def test_a_worker_whose_clock_is_wrong_is_running(
+    facts: Facts, worker_ahead: float, server_ahead: float, says: str
+) -> None:
+    """It counted as dead, since its heartbeat has its own time."""
+    beats = tuple(Heartbeat(f"vm-{n}-2", ("default",), NOW, clock_ahead=worker_ahead) for n in (1, 2))
+    given = replace(facts, server=replace(SERVER, clock_ahead=server_ahead))
+    *clocks, running = as_lines(worker_checks.check_workers(with_inbox(given, workers=beats)))
+    assert running.startswith("ok workers: 2 running on 1 host")
+    assert len(clocks) == bool(says)
+    assert all(f"warn clock: the clock of the worker on vm is {says} this machine's" in line for line in clocks)
 
 
 @pytest.mark.parametrize(
@@ -785,7 +802,7 @@ def test_several_versions_of_storehooks_are_a_warning_that_names_their_hosts(fac
 
 
 def test_a_worker_without_a_heartbeat_counts_as_dead_and_an_unserved_queue_fails(facts: Facts) -> None:
-    silent = with_inbox(facts, workers=(Heartbeat("vm-1-2", ("default",), NOW - timedelta(seconds=40)),))
+    silent = with_inbox(facts, workers=())
     assert only_line(worker_checks.check_workers(silent)).startswith("fail workers: no worker is running")
     slow = with_inbox(facts, declared=(replace(HANDLER, queue="slow"),))
     assert as_lines(worker_checks.check_workers(slow))[0].startswith(

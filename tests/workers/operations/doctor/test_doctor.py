@@ -25,6 +25,7 @@ from receiver.inbox import Administration, Inbox, connect
 from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.redis.connecting import socket_path
 from receiver.spool import Refusal, open_refusals
+from tests.support.faked_clock import clock_from, needs_faketime
 from tests.support.harness import OTHER_SECRET, SECRET, Server, System, children_of, eventually, free_port, own_server
 from tests.support.installations import (
     BROKEN,
@@ -38,7 +39,7 @@ from tests.support.proxy import Proxy
 from tests.support.raw_server import RawServer
 from tests.support.tls_proxy import TlsProxy
 from workers.cli import storehooks
-from workers.operations.doctor import local_facts, worker_checks
+from workers.operations.doctor import local_facts
 from workers.operations.doctor.network_facts import probe_public_url
 from workers.storeapi.errors import Unreachable
 from workers.storeapi.transport import http
@@ -176,16 +177,15 @@ def test_the_web_process_is_asked_although_reading_redis_takes_all_the_time(
 @pytest.mark.timed
 @pytest.mark.parametrize(("delay", "level"), [(0.55, "warn"), (1.0, "fail")])
 def test_on_a_slow_link_doctor_is_quick_and_names_the_round_trip(
-    make_system: Callable[..., System], own_redis: Server, monkeypatch: pytest.MonkeyPatch, delay: float, level: str
+    make_system: Callable[..., System], own_redis: Server, delay: float, level: str
 ) -> None:
-    """It read one thing after the other, and the heartbeats that it had read grew old meanwhile."""
+    """It read one thing after the other."""
     near = make_system(url=own_redis.url)
     near.start("worker", "housekeeper")
     activity = HealthQueries(own_redis.client)
     eventually(lambda: activity.workers() and activity.housekeeper(), 20, what="reports")
     proxy = Proxy(own_redis.data_dir, str(socket_path(own_redis.data_dir)))
     proxy.delay = delay
-    monkeypatch.setattr(worker_checks, "HEARTBEAT_TIMEOUT", 7.0)  # it beats every five
     far = make_system(url=proxy.url)
     with_long_timeout = far.config_file.read_text().replace("[redis]", '[redis]\ntimeout = "1s"')
     far.config_file.write_text(with_long_timeout)  # a busy machine adds a tenth of a second or two to each round trip
@@ -199,6 +199,20 @@ def test_on_a_slow_link_doctor_is_quick_and_names_the_round_trip(
     workers = [one["level"] for one in report.findings if one["check"] == "workers"]
     assert workers == (["ok"] if level == "warn" else []), report.findings
     assert took < 18, f"{took:.1f} s"
+
+
+@needs_faketime
+def test_a_worker_whose_clock_is_behind_is_running(make_system: Callable[..., System]) -> None:
+    """It was reported as dead, and was to be started, while it handled every event."""
+    system = make_system()
+    (system.folder / "clock").write_text("-60")
+    system.start("worker", env=clock_from(system.folder / "clock"))
+    (worker,) = eventually(HealthQueries(system.client).workers, what="its heartbeat")
+    assert abs(worker.clock_ahead + 60) < 4
+    assert abs(worker.at.timestamp() - time.time()) < 20
+    findings = [one for one in doctor(system.config_file, "--json").findings if one["check"] in ("clock", "workers")]
+    assert [one["level"] for one in findings] == ["warn", "ok"], findings
+    assert re.search(r"^the clock of the worker on \S+ is (1 min|[56]\d s) behind this machine's$", findings[0]["text"])
 
 
 def test_a_web_process_that_hangs_is_not_to_be_started(make_system: Callable[..., System]) -> None:
@@ -228,7 +242,7 @@ def test_a_server_that_refuses_writes_is_the_only_fault_named(
     eventually(lambda: activity.workers() and activity.housekeeper() and system.ledger.spools(), 20, what="reports")
     Inbox(own_redis.client).publish_spool("elsewhere:/data", 3, 0.0)
     own_redis.client.config_set("min-replicas-to-write", 1)
-    monkeypatch.setattr(worker_checks, "HEARTBEAT_TIMEOUT", 0.0)
+    monkeypatch.setattr("receiver.inbox.queries.health.WORKER_SECONDS", 0)
     monkeypatch.setattr("receiver.inbox.queries.events.SILENT_SECONDS", 0.5)
     eventually(lambda: not activity.housekeeper() and len(silent_hosts(system)) == 2, what="all are silent")
     report = doctor(system.config_file, "--json")
