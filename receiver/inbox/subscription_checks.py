@@ -5,6 +5,7 @@ It stores what is needed from one check to the next, so that any worker can run 
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,10 +115,13 @@ class SubscriptionChecks(ServerUser):
         """
         name, token, until = keys.CHECK_LOCK + store, secrets.token_hex(8), time.monotonic() + within
         while not self.client.set(name, token, nx=True, px=LOCK_MS):
-            if int(self.client.pttl(name)) > LOCK_MS:  # the clock was set back, and its owner may be dead
+            left_ms = int(self.client.pttl(name))
+            if left_ms > LOCK_MS:  # the clock was set back, and its owner may be dead
                 self.client.pexpire(name, LOCK_MS)
             if time.monotonic() >= until:
-                raise StoreLocked(f"{store}: another process is changing its subscriptions; try again in a minute")
+                left = max(1, math.ceil(min(left_ms, LOCK_MS) / 1000))
+                again = f"try again when it has ended, or if it was killed, in {left} s"
+                raise StoreLocked(f"{store}: another process is changing its subscriptions; {again}")
             time.sleep(LOCK_POLL_SECONDS)
         try:
             yield lambda: self._extend_lock(store, token)

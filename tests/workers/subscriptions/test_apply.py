@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -402,9 +403,12 @@ def test_replacing_lost_secrets_goes_on_after_it_failed_in_part(
 def test_apply_changes_nothing_while_another_process_holds_the_lock(shop: Shop) -> None:
     shop.declare("customer.created")
     with SubscriptionChecks(shop.system.client).lock("demo"):
+        shop.system.client.pexpire(keys.CHECK_LOCK + "demo", 150_000)
         done = shop.apply()
     assert done.exit_code == 1
     assert "another process is changing its subscriptions" in done.output
+    (seconds,) = re.findall(r"if it was killed, in (\d+) s", " ".join(done.output.split()))
+    assert 60 < int(seconds) <= 150, "as long as the lock is held; it was said to be a minute"
     assert shop.listed() == {}
 
 
