@@ -156,7 +156,7 @@ def run(explicit: str | None, supervised: Config | None = None) -> int:
     try:
         config = load_from_environment(explicit)
         config, _ = adopt(supervised or config, config)
-        wait_for_server(config.redis, log, waits_for_wake_ups=False)
+        wait_for_server(config.redis, log, works=False)
     except StorehooksError as error:
         print(f"storehooks housekeeper: {error}", file=sys.stderr)
         return 2

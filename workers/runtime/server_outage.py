@@ -28,11 +28,12 @@ def wait_for_server(
     redis: RedisSettings,
     logger: structlog.stdlib.BoundLogger,
     *,
-    waits_for_wake_ups: bool = True,
+    works: bool = True,
     show_life: Callable[[], None] = SignOfLife.show,
 ) -> None:
     """Return when the server can be used. Raises ServerUnusable if it cannot be used before something is corrected.
 
+    Without `works` the rights that only workers need may be missing.
     `show_life` is called meanwhile: a process that waits is not hung.
     """
     outage = logs.OutageLog(
@@ -41,7 +42,7 @@ def wait_for_server(
     with connect_to(redis, timeout=2.0) as client:
         while True:
             try:
-                check(client, ack=redis.ack, waits=waits_for_wake_ups)
+                check(client, ack=redis.ack, works=works)
                 return outage.worked()
             except ServerUnreachable as error:
                 outage.failed(why=error.logged)

@@ -43,6 +43,8 @@ class _Needed(NamedTuple):
     command: tuple[str | float, ...]
     use: str
     right: str
+    without: str = ""
+    """What workers do without it, if only they need it."""
 
 
 _NEEDED = (
@@ -62,9 +64,12 @@ _NEEDED_TO_WRITE = tuple(  # in a way that is an error, or changes nothing
         ("HDEL", keys.FORMAT, ""),
     )
 )
-_NEEDED_TO_WAIT = (  # no list: WRONGTYPE
-    _Needed(("BLMOVE", keys.FORMAT, keys.FORMAT, "LEFT", "LEFT", 0.001), "run BLMOVE", "+blmove"),
-    _Needed(("LREM", keys.FORMAT, 1, ""), "run LREM", "+lrem"),
+_LATE, _NO_CALLS = "find new events late", "cannot call the APIs of stores"
+_NEEDED_BY_WORKERS = (
+    _Needed(("BLMOVE", keys.FORMAT, keys.FORMAT, "LEFT", "LEFT", 0.001), "run BLMOVE", "+blmove", _LATE),  # WRONGTYPE
+    _Needed(("LREM", keys.FORMAT, 1, ""), "run LREM", "+lrem", _LATE),  # WRONGTYPE
+    _Needed(("EVALSHA", "", 0), "run EVALSHA", "+@scripting", _NO_CALLS),  # No matching script
+    _Needed(("SCRIPT", "LOAD", ")"), "run SCRIPT LOAD", "+@scripting", _NO_CALLS),  # Error compiling script
 )
 
 
@@ -174,12 +179,12 @@ def outdated(client: Redis, connection: Connection) -> bool:
     return isinstance(pool, SentinelPool) and pool.outdated(connection)
 
 
-def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True, waits: bool = False) -> str:
+def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True, works: bool = False) -> str:
     """Check that the server answers, is new enough and as durable as `ack` requires, and that its data can be read.
     Returns its name and version.
 
     Commands may be given a user or a replica that is only read from; processes run scripts, which write.
-    With `waits` the user must be able to wait for wake-ups, too, as workers do.
+    With `works` the user must be able to wait for wake-ups and to call stores' APIs, too, as workers do.
     """
     try:
         state = read_state(client, writes=runs_scripts)
@@ -188,7 +193,7 @@ def check(client: Redis, *, ack: str = "stored", runs_scripts: bool = True, wait
     if state.fault:
         raise state.fault.error
     _refuse_settings(state, ack, describe(client))
-    if runs_scripts and (missing := missing_right(client, waits=waits)):
+    if runs_scripts and (missing := missing_right(client, works=works)):
         raise missing.error
     return state.name
 
@@ -212,12 +217,12 @@ def _refuse_settings(state: ServerState, ack: str, server: str) -> None:
         )
 
 
-def missing_right(client: Redis, *, waits: bool) -> ServerFault | None:
+def missing_right(client: Redis, *, works: bool) -> ServerFault | None:
     """The fault of a server that lacks a command of ours, or of a user who may not use it. Trying changes nothing.
 
     A server that is still loading its data does not answer them. It is usable soon, so that is no reason to refuse it.
     """
-    needed = (*_NEEDED, *_NEEDED_TO_WRITE, *(_NEEDED_TO_WAIT if waits else ()))
+    needed = (*_NEEDED, *_NEEDED_TO_WRITE, *(_NEEDED_BY_WORKERS if works else ()))
     pipeline = client.pipeline(transaction=False)
     for one in needed:
         pipeline.execute_command(*one.command)
@@ -234,10 +239,11 @@ def missing_right(client: Redis, *, waits: bool) -> ServerFault | None:
     if not lacking:
         return None
     uses, rights = " or ".join(one.use for one in lacking), " ".join(dict.fromkeys(one.right for one in lacking))
+    effects = dict.fromkeys(one.without for one in lacking)
     return ServerFault(
         f"the user {user_of(client)} of the Redis server at {describe(client)} may not {uses}",
         f"give it {rights}, as docs/operating/redis.md says",
-        only_workers=set(lacking) <= set(_NEEDED_TO_WAIT),
+        only_workers=" and ".join(effects) if all(effects) else "",
     )
 
 

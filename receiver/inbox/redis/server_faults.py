@@ -30,8 +30,8 @@ class ServerFault:
     text: str
     fix: str
     temporary: bool = False
-    only_workers: bool = False
-    """Whether only workers need what is missing. Deliveries are still stored."""
+    only_workers: str = ""
+    """What workers do without the missing right, if only they need it. Deliveries are still stored."""
 
     @property
     def error(self) -> ServerUnusable:
@@ -149,7 +149,7 @@ def _unusable_sentinel(error: RedisError, server: str, sentinel: Redis) -> Serve
 def _refused_command(error: RedisError, server: str, client: Redis) -> ServerFault | None:
     """The fault if the server answers the first command with an error."""
     said = str(error)
-    if isinstance(error, NoPermissionError):
+    if isinstance(error, NoPermissionError) or "ACL failure in script" in said:
         return _missing_right(said, f"{server}: the user {user_of(client)} may not", client)
     if isinstance(error, ResponseError) and "DB index" in said:
         database = client.connection_pool.connection_kwargs.get("db")

@@ -148,7 +148,7 @@ class WebFacts:
     time to ask it."""
 
 
-ApiState = Literal["none", "fine", "config", "token", "denied", "unreachable", "answered", "late", "unasked"]
+ApiState = Literal["none", "fine", "config", "token", "denied", "unreachable", "answered", "late", "unasked", "redis"]
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,11 @@ class ApiFacts:
     """The result of requesting one product from a store's API."""
 
     state: ApiState
-    """`late` was requested and did not answer; `unasked` was not requested: out of time, or rate-limited."""
+    """`late` was requested and did not answer; `unasked` was not requested: out of time, or rate-limited. With `redis`
+    the rate limit or the token could not be read there."""
     reason: str = ""
+    fix: str = ""
+    """Of a fault of Redis."""
     ms: float = 0.0
     clock_ahead: float | None = None
     """Seconds by which the store's clock is ahead of this machine's, if it sends a Date header."""

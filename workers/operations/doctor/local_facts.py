@@ -74,7 +74,7 @@ def server_facts(client: Redis) -> ServerFacts:
         round_trip, ahead = min(_round_trip(client) for _ in range(3))  # the first one also connects
         state, refusal = read_state(client), ""
         if not state.fault and state.version[:2] >= OLDEST_VERSION:  # an old one lacks commands, too
-            state = replace(state, fault=missing_right(client, waits=True))
+            state = replace(state, fault=missing_right(client, works=True))
             refusal = "" if state.fault else write_refusal(client)
         return ServerFacts(
             address=address,

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from receiver.config import Config
 from receiver.config.settings import NetworkSettings
 from receiver.contract.errors import ConfigError
+from receiver.inbox.redis.server_faults import fault_of_error
 from receiver.process.process_files import web_addresses
 from workers.operations.doctor.facts import ApiFacts, ApiState, WebFacts
 from workers.storeapi.configured_client import client_for_store, credentials_for_store
@@ -177,8 +178,13 @@ def probe_store(config: Config, store: str, redis: Redis | None, seconds: float)
         ahead = _clock_ahead(reply, before, time.time())
     except (ConfigError, ApiError) as error:
         reason = error.reason if isinstance(error, ApiError) else str(error)
-        return ApiFacts(_state(error), reason.splitlines()[0], clock_ahead=None)
-    return ApiFacts("fine", "", (time.monotonic() - started) * 1000, ahead, _token_left(config, store, redis))
+        return ApiFacts(_state(error), reason.splitlines()[0])
+    except RedisError as error:
+        assert redis is not None
+        fault = fault_of_error(error, redis)
+        return ApiFacts("redis", fault.text, fault.fix)
+    ms, left = (time.monotonic() - started) * 1000, _token_left(config, store, redis)
+    return ApiFacts("fine", ms=ms, clock_ahead=ahead, token_seconds_left=left)
 
 
 def _state(error: ConfigError | ApiError) -> ApiState:

@@ -133,6 +133,8 @@ def _credentials(facts: Facts, name: str, api: ApiFacts) -> Iterator[Finding]:
         case "answered":
             fix = f"check base_url ({base}), or storehooks api probe --store {name}"
             yield fail(name, f"API error: {api.reason}", fix=fix)
+        case "redis":
+            yield fail(name, f"its API was not called: {api.reason}", fix=api.fix)
         case "late":
             fix = f"check base_url ({base}), or wait: the store may be down; --timeout waits longer"
             yield fail(name, "API did not answer in time", fix=fix)

@@ -106,7 +106,7 @@ def _effect_of_fault(facts: Facts) -> str:
     usable = usable and not any(web.stores_in == "nowhere" for web in facts.web)  # it knows better than this user
     web = "stores deliveries in the spool" if usable else "answers every delivery with 503"
     if fault and fault.only_workers:
-        return "workers do not start, so do not restart them; those that run find new events late"
+        return f"workers do not start, so do not restart them; those that run {fault.only_workers}"
     if fault and not fault.temporary:
         start = "web and worker do not start on this host, so do not restart them"
         return f"{start}; a web process that runs already {web}"

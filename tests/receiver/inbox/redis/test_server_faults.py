@@ -271,14 +271,22 @@ def test_no_delivery_is_lost_while_a_right_to_write_is_missing(
     assert system.identity_holds()
 
 
-@pytest.mark.parametrize(("taken", "command"), [("-@blocking", "blmove"), ("-lrem", "lrem")])
-def test_a_worker_that_may_not_wait_for_wake_ups_is_refused_and_web_starts(
-    make_system: Callable[..., System], locked: Locked, taken: str, command: str
+@pytest.mark.parametrize(
+    ("taken", "command", "given"),
+    [
+        ("-@blocking", "BLMOVE", "+blmove"),
+        ("-lrem", "LREM", "+lrem"),
+        ("-evalsha", "EVALSHA", "+@scripting"),
+        ("-script|load", "SCRIPT LOAD", "+@scripting"),
+    ],
+)
+def test_a_worker_that_lacks_a_right_which_only_workers_need_is_refused_and_web_starts(
+    make_system: Callable[..., System], locked: Locked, taken: str, command: str, given: str
 ) -> None:
     rights = ["reset", "on", ">pw", "~*", "&*", "+@all", taken]
     locked.server.client.execute_command("ACL", "SETUSER", "limited", *rights)
     system = make_system(url=locked.url("limited:pw@"))
-    assert f"may not run {command.upper()}; give it +{command}" in system.refuse_to_start("worker").stderr
+    assert f"may not run {command}; give it {given}, as" in system.refuse_to_start("worker").stderr
     system.start("web")
 
 
@@ -294,6 +302,16 @@ def test_a_worker_whose_right_to_wait_is_taken_away_says_so(make_system: Callabl
     assert "no permissions to run the 'blmove' command" in system.log("worker")
     rules.execute_command("ACL", "SETUSER", "limited", "+blmove")
     eventually(lambda: "waiting for wake-ups is possible again" in system.log("worker"))
+
+
+def test_a_right_that_is_missing_inside_a_script_is_named(locked: Locked) -> None:
+    locked.server.client.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">pw", "~*", "+@all", "-pexpire")
+    with connect_to(RedisSettings(url=locked.url("limited:pw@")), timeout=1.0) as client:
+        with pytest.raises(RedisError) as raised:
+            client.eval("return redis.call('PEXPIRE', KEYS[1], 1)", 1, keys.FORMAT)
+        fault = fault_of_error(raised.value, client)
+    assert fault.text.endswith("the user limited may not run PEXPIRE")
+    assert fault.fix == "give it the rights that docs/operating/redis.md lists"
 
 
 def test_doctor_names_a_right_that_was_taken_away_and_advises_no_restart(
@@ -319,15 +337,23 @@ def test_doctor_names_a_right_that_was_taken_away_and_advises_no_restart(
     assert not [one for one in findings if "start " in one["fix"]]
 
 
-def test_doctor_says_that_without_blmove_only_workers_are_refused(
-    make_system: Callable[..., System], locked: Locked
+@pytest.mark.parametrize(
+    ("taken", "command", "effect"),
+    [
+        ("-@blocking", "BLMOVE", "find new events late"),
+        ("-evalsha", "EVALSHA", "cannot call the APIs of stores"),
+    ],
+)
+def test_doctor_says_that_only_workers_are_refused_without_a_right_of_theirs(
+    make_system: Callable[..., System], locked: Locked, taken: str, command: str, effect: str
 ) -> None:
-    rights = ["reset", "on", ">pw", "~*", "&*", "+@all", "-@blocking"]
+    rights = ["reset", "on", ">pw", "~*", "&*", "+@all", taken]
     locked.server.client.execute_command("ACL", "SETUSER", "limited", *rights)
     done = make_system(url=locked.url("limited:pw@")).run_cli("doctor")
     assert done.returncode == 1
-    assert "may not run BLMOVE" in done.stdout
-    assert "workers do not start" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert f"may not run {command}" in said
+    assert f"workers do not start, so do not restart them; those that run {effect}" in said
     assert "web and worker do not start" not in done.stdout
     assert "start `storehooks worker`" not in done.stdout
 

@@ -889,6 +889,7 @@ def test_a_healthy_store_has_a_summary(facts: Facts) -> None:
         ),
         (ApiFacts("unreachable", "no answer"), "fail north: API unreachable: no answer -> check base_url ("),
         (ApiFacts("late"), "fail north: API did not answer in time"),
+        (ApiFacts("redis", "OOM", "free memory"), "fail north: its API was not called: OOM -> free memory"),
         (
             ApiFacts("fine", clock_ahead=600.0),
             "fail north: the store's clock is 10 min ahead of this machine's, and standard-webhooks allows",

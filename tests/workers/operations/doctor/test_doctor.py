@@ -215,6 +215,30 @@ def test_a_worker_whose_clock_is_behind_is_running(make_system: Callable[..., Sy
     assert re.search(r"^the clock of the worker on \S+ is (1 min|[56]\d s) behind this machine's$", findings[0]["text"])
 
 
+NO_RATE_LIMIT = "resetkeys ~rq:* ~sh: ~sh:[^a]* ~sh:a[^p]* ~sh:api:[^r]*"
+
+
+@pytest.mark.parametrize(
+    ("rules", "check", "says", "fix"),
+    [
+        ("-evalsha", "server", "may not run EVALSHA", "give it +@scripting"),
+        (NO_RATE_LIMIT, "north", "its API was not called: .* user limited may not", "give it the rights that docs/"),
+    ],
+)
+def test_the_store_is_not_blamed_for_a_right_that_is_missing_in_redis(
+    installation: Installation, rules: str, check: str, says: str, fix: str
+) -> None:
+    """Each call to its API takes a slot of the rate limit in Redis first."""
+    rights = ["reset", "on", ">pw", "~*", "&*", "+@all", *rules.split()]
+    installation.server.client.execute_command("ACL", "SETUSER", "limited", *rights)
+    url = installation.server.url.replace("//", "//limited:pw@")
+    found = doctor(installation.config_file, "--json", env={"REDIS_URL": url}).findings
+    failed = [one for one in found if one["level"] == "fail"]
+    assert [one["check"] for one in failed] == [check], failed
+    assert re.search(says, failed[0]["text"])
+    assert fix in failed[0]["fix"]
+
+
 def test_a_web_process_that_hangs_is_not_to_be_started(make_system: Callable[..., System]) -> None:
     system = make_system()
     (web,) = system.start("web")
