@@ -24,7 +24,7 @@ REPEAT_SECONDS = 60.0
 BEGIN_SECONDS = 10.0
 """An outage that begins again within this time of its last line is logged after it: it may come and go each second."""
 COUNT_SECONDS = 1.0
-WAIT_FOR_ROOM = 0.5
+WAIT_FOR_ROOM, WAIT_AGAIN = 0.5, 10.0
 LINES_A_SECOND = 100
 """Of one kind in one process. A line takes 60 microseconds, in which a worker could do a fifth of a run."""
 _fields: dict[str, str] = {}
@@ -76,28 +76,36 @@ def get(name: str) -> structlog.stdlib.BoundLogger:
 class LineHandler(logging.StreamHandler[TextIO]):
     """Writes lines to a stream, but does not wait for a reader that hangs: no delivery would be answered meanwhile.
 
-    The first line that finds no room waits for WAIT_FOR_ROOM, the next ones not at all. They are left out and counted.
+    A line without room waits for WAIT_FOR_ROOM, unless one did within WAIT_AGAIN. Then it is left out, and counted.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._left_out = 0
+        self._waited_at = float("-inf")
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not self._has_room(0.0 if self._left_out else WAIT_FOR_ROOM):
-            self._left_out += 1
-            return
-        if left_out := self._left_out:
-            self._left_out = 0
+        if self._left_out and self._has_room():
+            left_out, self._left_out = self._left_out, 0
             get("logs").warning("log lines were left out: stderr was not read", count=left_out)
-        super().emit(record)
+            if self._left_out:  # others write to the stream, too, and this line found no room
+                self._left_out = left_out
+        if self._has_room():
+            super().emit(record)
+        else:
+            self._left_out += 1
 
-    def _has_room(self, seconds: float) -> bool:
+    def _has_room(self) -> bool:
         """Whether a line can be written at once. One of more than a page may still wait, where it fills a pipe."""
         try:
             poll = select.poll()
             poll.register(self.stream, select.POLLOUT)
-            return bool(poll.poll(seconds * 1000))
+            if poll.poll(0):
+                return True
+            if (now := time.monotonic()) - self._waited_at < WAIT_AGAIN:
+                return False
+            self._waited_at = now
+            return bool(poll.poll(WAIT_FOR_ROOM * 1000))
         except (OSError, ValueError):  # not a file, or closed: writing tells
             return True
 

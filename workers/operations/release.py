@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from receiver.config import Config
 from receiver.contract.errors import DeliveryRefused
@@ -22,6 +23,11 @@ from receiver.spool import TRY_AGAIN, Refusal, Refusals
 SOURCE = "released"
 MAX_SENT_AGAIN = 1_000
 """Refused deliveries that are looked for among the accepted events."""
+
+_Resource = tuple[str, str, str]
+"""Store, kind and id."""
+_State = tuple[str, datetime | None]
+"""The hash of a delivery's content, and when it occurred."""
 
 
 def stores_with_secrets(config: Config) -> Mapping[str, Store]:
@@ -63,6 +69,7 @@ class ReleaseCheck:
         self._index = StoreIndex(self._stores)
         self._window = config.receiver.dedupe_window_unidentified
         self._firsts: dict[tuple[str, str], tuple[Refusal, str]] = {}
+        self._newest: dict[_Resource, _State] = {}
 
     def store_of(self, refusal: Refusal) -> Store | None:
         """The store it was sent to. A store that was not configured then may be configured now."""
@@ -81,8 +88,11 @@ class ReleaseCheck:
             delivery = receive(refusal.headers, refusal.body or b"", store=store, now=refusal.at, source=SOURCE)
         except NoEvents:
             return None
-        rest = [self._with_identity(one, refusal, place) for place, one in enumerate(delivery.rest, 2)]
-        return replace(self._with_identity(delivery, refusal, 1), rest=tuple(rest))
+        items = (delivery, *delivery.rest)
+        last = {_resource(one): (one.content_hash, one.event.occurred_at) for one in items}
+        first, *rest = (self._with_identity(one, refusal, place, last) for place, one in enumerate(items, 1))
+        self._newest |= last
+        return replace(first, rest=tuple(rest))
 
     def is_valid(self, refusal: Refusal) -> bool:
         try:
@@ -91,21 +101,37 @@ class ReleaseCheck:
             return False
         return True
 
-    def _with_identity(self, delivery: Delivery, refusal: Refusal, place: int) -> Delivery:
+    def _with_identity(
+        self, delivery: Delivery, refusal: Refusal, place: int, last: Mapping[_Resource, _State]
+    ) -> Delivery:
         """Without a delivery id, the refusal's id and the place identify it: a second release finds a duplicate.
 
         Repeated deliveries are recognised by their time of arrival, not by the time of release: here those of other
-        refusals, whose marks the inbox does not keep for hours; by the inbox those of events that were accepted.
+        refusals, whose marks the inbox does not keep for hours; by the inbox those of events that were accepted. As in
+        the inbox, it is no repeat if the resource has had another state since.
         """
         if delivery.event.delivery_id:
             return delivery
         own = event_id(delivery.event.store, b"refused\0%d\0%d\0%d" % (refusal.id, int(refusal.at * 1000), place))
         key = (delivery.event.store, delivery.content_hash)
         first = self._firsts.get(key)
-        if not first or not delivery.content_hash or not refusal.is_near(first[0], self._window):
+        is_known = first and delivery.content_hash and not self._has_changed_since(delivery, last[_resource(delivery)])
+        if not first or not is_known or not refusal.is_near(first[0], self._window):
             first = self._firsts[key] = (refusal, own)
         known = delivery.content_hash if refusal.waited is not None else ""
         return replace(delivery, content_hash=known, event=replace(delivery.event, id=first[1]))
+
+    def _has_changed_since(self, delivery: Delivery, last: _State) -> bool:
+        """The same rule as has_changed_since in lua/accept.lua. `last` is that of the resource in this delivery."""
+        newest, occurred = self._newest.get(_resource(delivery), last), delivery.event.occurred_at
+        if not delivery.event.resource_id or newest[0] in (delivery.content_hash, last[0]):
+            return False
+        return not (newest[1] and occurred and newest[1] > occurred)
+
+
+def _resource(delivery: Delivery) -> _Resource:
+    event = delivery.event
+    return event.store, event.topic.partition(".")[0], event.resource_id
 
 
 def select_refusals(

@@ -107,7 +107,7 @@ def caveats(scheme: Scheme) -> tuple[str, ...]:
     if FORM_SORTED in scheme.signed_parts:
         found.append("the form is signed without its separators: text can be moved from one field to the next")
     times = (*scheme.event.occurred, *scheme.event.sequence)
-    if unused := [source for source in times if not scheme.orders(source)]:
+    if unused := [source for source in times if not scheme.signs(source)]:
         found.append(f"not signed, so not used to tell which of two events is newer: {', '.join(unused)}")
     if scheme.algorithm == "hmac-sha1":
         found.append("HMAC-SHA1 is weak by today's standards: use hmac-sha256 if the store offers it")

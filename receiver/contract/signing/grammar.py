@@ -69,12 +69,16 @@ class Scheme(SchemeData):
 
     @cached_property
     def read_from(self) -> dict[str, tuple[Part, ...]]:
-        """The sources of each part of an event; of time and sequence, those that may say which event is newer."""
-        counting = {
-            what: tuple(parse_source(source) for source in getattr(self.event, what) if self.orders(source))
+        """The sources of each part of an event; of time and sequence, only those that are signed.
+
+        These say which of two events is newer. Who has captured a delivery could send it again with a time far in the
+        future, and all later events of the resource would count as older.
+        """
+        signed = {
+            what: tuple(parse_source(source) for source in getattr(self.event, what) if self.signs(source))
             for what in ("occurred", "sequence")
         }
-        return {**self.event.parts, **counting}
+        return {**self.event.parts, **signed}
 
     @cached_property
     def readers(self) -> dict[str, Reader]:

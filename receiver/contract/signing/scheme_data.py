@@ -188,20 +188,5 @@ class SchemeData:
         return timed or in_body or part[0] == "const" or part in self.signed_parts
 
     @cached_property
-    def is_replayable(self) -> bool:
-        """Whether who has captured a delivery can make a new event of it: under another id, with another body, or when
-        its id is forgotten."""
-        has_signed_id = bool(self.event.id) and all(map(self.signs, self.event.id))
-        return not (self.signs_body and has_signed_id and self.timestamp and self.tolerance)
-
-    def orders(self, source: str) -> bool:
-        """Whether a time or number at `source` may say which of two events is newer.
-
-        Not if who has captured a delivery can change it in a new event: with a time far in the future, all later events
-        of the resource would count as older.
-        """
-        return self.signs(source) or not self.is_replayable
-
-    @cached_property
     def signs_content(self) -> bool:
         return self.signs_body or FORM_SORTED in self.signed_parts

@@ -23,8 +23,8 @@ from receiver.owned_files import copy_owner, open_or_create
 
 COPY = "keyring.json"
 PENDING = "keyring-pending.json"
-LEFTOVER_SECONDS = 60.0
-"""A temporary file that was not written to for so long belongs to a process that was ended while it wrote."""
+LEFTOVER_SECONDS = 3600.0
+"""A temporary file of this age belongs to a process that was ended while it wrote. A disk may hang for minutes."""
 
 Sealed = dict[str, dict[str, bytes]]
 """Store -> fingerprint -> the sealed secret."""

@@ -20,7 +20,7 @@ local TOO_LARGE = '9007199254740992' -- 2^53, from where Lua cannot add one to a
 local WAKE_UPS = 'rq:queue:' .. rq_queue(DEFAULT_QUEUE)
 local WRITES = { { 'SET', '', '' }, { 'HSET', '', '', '' }, { 'HINCRBY', '', '', '0' }, { 'ZADD', '', '0', '' },
   { 'LLEN', WAKE_UPS }, { 'SADD', 'rq:queues', '' }, { 'RPUSH', WAKE_UPS, '' } }
-local window, max_names, open_before, names, accepted_at, new, newest, linked, contents, last
+local window, max_names, open_before, names, accepted_at, new, newest, linked, contents, times, last
 
 -- A duplicate also writes, so that waiting for replicas covers the first write. One with the same time of arrival as the
 -- event, or as its last duplicate, of an earlier call is not counted: its receiver sends it again, because the first time was
@@ -110,10 +110,13 @@ local function content_at(at)
 end
 
 -- Whether the resource has had another event since this one: then an equal body is a state that has returned. The events of
--- an equal batch are no others. If the newest one has left Redis, it is not known, and not assumed.
+-- an equal batch are no others. If the newest one has left Redis, it is not known, and not assumed. If it is newer by the
+-- store's own time, the equal body was only sent again.
 local function has_changed_since(id, at)
   local resource = ARGV[at + 19]
-  local found = contents[resource] or newest[resource] and content_after(id, newest[resource])
+  local found, occurred = contents[resource], times[resource]
+  if not found and newest[resource] then found, occurred = content_after(id, newest[resource]) end
+  if found and ARGV[at + 7] ~= '' and occurred > ARGV[at + 7] then return false end
   return found and found ~= content_at(at) and found ~= last[resource]
 end
 
@@ -163,7 +166,7 @@ local function link(at, accepted, fields)
   local digest = ARGV[at + 19]
   if digest == '' then return end
   if newest[digest] then fields[#fields + 1], fields[#fields + 2] = 'earlier', newest[digest] end
-  newest[digest], contents[digest] = accepted, content_at(at)
+  newest[digest], contents[digest], times[digest] = accepted, content_at(at), ARGV[at + 7]
   linked[#linked + 1], linked[#linked + 2] = digest, accepted
 end
 
@@ -251,7 +254,7 @@ return function()
   require_rights()
   require_lane('')
   window, max_names, open_before, names, accepted_at, new = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, {}, nil, {}
-  newest, linked, contents, last = read_newest(), {}, {}, {}
+  newest, linked, contents, times, last = read_newest(), {}, {}, {}, {}
   if ARGV[3] == 'write' then redis.pcall('HINCRBY', P .. 'n', 'checks', 0) end -- replicas have it to acknowledge
   local answers = ARGV[3] == '1' and accept_batch() or accept_each()
   -- These are statistics: a damaged key must not cost an event.

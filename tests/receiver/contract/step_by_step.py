@@ -271,7 +271,7 @@ def read(headers: Headers, body: bytes, store: Store, now: float, secret: Secret
             headers={name: headers[name] for name in names[:MAX_HEADERS]},
             delivery_id=bounded(delivery_id, MAX_ID),
             resource_id=bounded(text(scheme.event.resource_id), MAX_ID),
-            occurred_at=time_of(first(tuple(one for one in scheme.event.occurred if counts(scheme, one)))),
+            occurred_at=time_of(first(tuple(one for one in scheme.event.occurred if is_signed(scheme, one)))),
             data_path=data_path,
         ),
         theirs=bounded(theirs, MAX_TOPIC),
@@ -282,16 +282,10 @@ def read(headers: Headers, body: bytes, store: Store, now: float, secret: Secret
     )
 
 
-def counts(scheme: Scheme, source: str) -> bool:
-    """Whether who has captured a delivery cannot change this time in a new event."""
+def is_signed(scheme: Scheme, source: str) -> bool:
     placeholders = re.findall(r"\{([^{}]*?)\??\}", scheme.signed.replace("{timestamp}", "{" + scheme.timestamp + "}"))
     whole = {"body", "body_sha256", "body_sha256_base64"}.intersection(placeholders)
-
-    def is_signed(source: str) -> bool:
-        return source.lower() in map(str.lower, placeholders) or bool(whole and source.startswith(("json:", "form:")))
-
-    expires = scheme.timestamp and scheme.tolerance
-    return is_signed(source) or bool(whole and expires and scheme.event.id and all(map(is_signed, scheme.event.id)))
+    return source.lower() in map(str.lower, placeholders) or bool(whole and source.startswith(("json:", "form:")))
 
 
 def identity(

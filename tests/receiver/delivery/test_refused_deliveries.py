@@ -59,8 +59,8 @@ def as_the_store_signs(system: System, secret: str = RIGHT, store: str = "south"
     ours = replace(known.secrets[0], key=known.scheme.key_of(secret))
     theirs = replace(known, secrets=(ours,))
 
-    def make(number: int, *, thin: bool = False) -> Request:
-        data = {"id": number} if thin else {"id": number, "total": "1.00"}
+    def make(number: int, *, thin: bool = False, total: str = "1.00") -> Request:
+        data = {"id": number} if thin else {"id": number, "total": total}
         return compose(theirs, topic="order.created", delivery_id=f"msg_{number}", data=data, now=time.time())
 
     return make
@@ -403,6 +403,16 @@ def test_repeats_without_an_id_are_recognised_by_their_time_of_arrival(shared: S
     refuse(shared, delivery, "bare", 3)
     result = release(shared, "--store", "bare")
     assert (result["accepted"], result["duplicates"]) == (2, 1)
+
+
+def test_a_state_that_returns_is_released_as_an_event(shared: System) -> None:
+    """As on arrival. The last of them was a duplicate of the first, and removed."""
+    make = as_the_store_signs(shared, store="thin")
+    first, second = make(8), make(8, total="2.00")
+    assert {shared.post(one, "thin").status_code for one in (first, second, first)} == {401}
+    eventually(lambda: len(refusals_of(shared).newest(store="thin")) == 3)
+    result = release(shared, "--store", "thin")
+    assert (result["accepted"], result["duplicates"]) == (3, 0)
 
 
 def test_a_delivery_after_the_clock_was_set_back_is_no_repeat(shared: System) -> None:

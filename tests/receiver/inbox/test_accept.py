@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+import orjson
 import pytest
 from redis.exceptions import ResponseError
 
@@ -65,11 +66,20 @@ def test_repeats_are_judged_by_arrival_in_any_order(system: System, arrivals: li
     assert [one.accept(system) for one in arrivals].count("accepted") == events
 
 
-def stock(system: System, amount: int, *, item: int = 7, topic: str = "product.updated", place: str = "") -> Delivery:
+def stock(
+    system: System,
+    amount: int,
+    *,
+    item: int = 7,
+    topic: str = "product.updated",
+    place: str = "",
+    changed: datetime | None = None,
+) -> Delivery:
     """A delivery without an id, as a store sends it again whenever a product has this stock."""
-    one = system.delivery(topic, data={"id": item, "stock": amount})
-    event = replace(one.event, delivery_id="", id=secrets.token_hex(8))
-    return replace(one, event=event, first_id="", content_hash=f"{topic}{item}{amount}{place}")
+    one = system.delivery(topic, data={"id": item})
+    body = orjson.dumps({"id": item, "stock": amount, "changed": changed})
+    event = replace(one.event, delivery_id="", id=secrets.token_hex(8), body=body, occurred_at=changed)
+    return replace(one, event=event, first_id="", content_hash=f"{topic}{item}{amount}{place}{changed}")
 
 
 def statuses(system: System, *deliveries: Delivery) -> list[str]:
@@ -77,6 +87,7 @@ def statuses(system: System, *deliveries: Delivery) -> list[str]:
 
 
 NEW, AGAIN = "accepted", "duplicate"
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["one call", "a call each"])
@@ -97,6 +108,17 @@ def test_a_state_that_returns_is_an_event(
     calls = [deliveries] if together else [[one] for one in deliveries]
     assert [status for call in calls for status in statuses(system, *call)] == found
     assert system.identity_holds()
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one call", "a call each"])
+@pytest.mark.parametrize(("later", "found"), [(5, AGAIN), (0, NEW)], ids=["later", "equal"])
+def test_one_that_is_older_than_the_newest_by_the_store_s_own_time_is_sent_again_and_no_state_that_returns(
+    system: System, later: int, found: str, together: bool
+) -> None:
+    first, second = NOON, NOON + timedelta(seconds=later)
+    sent = [stock(system, amount, changed=at) for amount, at in ((5, first), (4, second), (5, first))]
+    calls = [sent] if together else [[one] for one in sent]
+    assert [status for call in calls for status in statuses(system, *call)] == [NEW, NEW, found]
 
 
 def test_another_topic_with_the_same_body_is_another_event_of_the_resource(system: System) -> None:

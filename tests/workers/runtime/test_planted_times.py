@@ -22,7 +22,7 @@ def note(name, event):
 def push(event, ctx):
     note("push", event)
 
-@router.on("product.updated", coalesce="3s")
+@router.on("product.updated", coalesce="6s")
 def index(event, ctx):
     note("index", event)
 """

@@ -1,9 +1,9 @@
 """Late arrivals: in a child process, finds the events that are older than one that their handler has settled.
 
 It serves handlers with `stale="skip"`. What is newer is decided by the scheme's `sequence`, else by the time, each from
-sources that count: `Scheme.orders`. An event without either is never older. The newest settled one of each resource is
-stored with its outcome; see lua/finish.lua. The worker stores the outcomes of a batch later, so those of the current
-batch are remembered here.
+signed sources only. An event without either is never older. The newest settled one of each resource is stored with its
+outcome; see lua/finish.lua. The worker stores the outcomes of a batch later, so those of the current batch are
+remembered here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Rank(NamedTuple):
 
     kind: str
     """ "s": the number is the store's sequence; "t": it is a time in us; "u": the same, if a source of the scheme's
-    time does not count. Different kinds are not compared: a stored "t" of such a scheme is from when it did count."""
+    time is not signed. Different kinds are not compared: a stored "t" of such a scheme is from when that counted."""
     number: int
 
     def is_older_than(self, other: Rank) -> bool:
@@ -125,7 +125,7 @@ class LateArrivals:
             if number is not None:
                 return Rank("s", number)
         if known and len(known.scheme.read_from["occurred"]) < len(known.scheme.event.occurred):
-            # Read again: the time that is stored with an event of an earlier version may be one that does not count.
+            # Read again: the time that is stored with an event of an earlier version may not be signed.
             kind, occurred = "u", _read(known.scheme.readers["occurred"], event, parse_time)
         if occurred and (us := round(occurred.timestamp() * 1e6)) >= 0:
             return Rank(kind, us)

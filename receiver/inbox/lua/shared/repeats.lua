@@ -47,9 +47,9 @@ end
 -- that was read again is not among those of its resource, and may be later than the newest of these.
 local function content_after(id, time)
   local found = redis.pcall('ZRANGE', P .. 'ix', time, time, 'BYSCORE', 'LIMIT', 0, 1)
-  local about = found[1] and redis.pcall('HMGET', P .. 'e:' .. found[1], 'theirs', 'digest') or {}
+  local about = found[1] and redis.pcall('HMGET', P .. 'e:' .. found[1], 'theirs', 'digest', 'occurred') or {}
   local is_later = about[2] and (tonumber(redis.pcall('ZSCORE', P .. 'ix', id) or 0) or 0) < tonumber(time)
-  return is_later and content_of(about[1], about[2]) or nil
+  if is_later then return content_of(about[1], about[2]), about[3] or '' end
 end
 
 -- Marks stay this much longer than the window (ms), so that deliveries which waited in a spool find them. About one that

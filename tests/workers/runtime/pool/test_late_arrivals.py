@@ -21,7 +21,7 @@ NUMBERED = """
 [schemes.numbered]
 extends = "standard-webhooks"
 [schemes.numbered.event]
-sequence = ["header:X-Number", "json:version"]
+sequence = ["json:number", "json:version"]
 [stores.numbered]
 scheme = "numbered"
 signing_secrets = ["whsec_c2FuZGJveCBvbmx5LCBuZXZlciBpbiBwcm9kdWN0aW9u"]
@@ -132,7 +132,7 @@ def test_a_body_that_cannot_be_read_is_run(child: ChildProcess, body: bytes) -> 
 def test_the_first_source_with_a_number_counts(child: ChildProcess) -> None:
     child.settle(child.run(number=5))
     run = child.run(number=9)
-    stored = StoredEvent(run.stored.id, run.stored.values, b'{"x-number": "4"}\n{"version": 9}')
+    stored = StoredEvent(run.stored.id, run.stored.values, b'{}\n{"number": "4", "version": 9}')
     assert child.judge(replace(run, stored=stored)) is not None
 
 
