@@ -18,14 +18,13 @@ from receiver.contract.intake import Delivery, NoEvents, receive
 from receiver.contract.stored_headers import require_stored, sealed_headers
 from receiver.contract.stores import Store, StoreIndex
 from receiver.inbox import Inbox
+from receiver.inbox.model import resource_digest
 from receiver.spool import TRY_AGAIN, Refusal, Refusals
 
 SOURCE = "released"
 MAX_SENT_AGAIN = 1_000
 """Refused deliveries that are looked for among the accepted events."""
 
-_Resource = tuple[str, str, str]
-"""Store, kind and id."""
 _State = tuple[str, datetime | None]
 """The hash of a delivery's content, and when it occurred."""
 
@@ -69,7 +68,8 @@ class ReleaseCheck:
         self._index = StoreIndex(self._stores)
         self._window = config.receiver.dedupe_window_unidentified
         self._firsts: dict[tuple[str, str], tuple[Refusal, str]] = {}
-        self._newest: dict[_Resource, _State] = {}
+        self._newest: dict[str, _State] = {}
+        """By the digest of the resource."""
 
     def store_of(self, refusal: Refusal) -> Store | None:
         """The store it was sent to. A store that was not configured then may be configured now."""
@@ -101,9 +101,7 @@ class ReleaseCheck:
             return False
         return True
 
-    def _with_identity(
-        self, delivery: Delivery, refusal: Refusal, place: int, last: Mapping[_Resource, _State]
-    ) -> Delivery:
+    def _with_identity(self, delivery: Delivery, refusal: Refusal, place: int, last: Mapping[str, _State]) -> Delivery:
         """Without a delivery id, the refusal's id and the place identify it: a second release finds a duplicate.
 
         Repeated deliveries are recognised by their time of arrival, not by the time of release: here those of other
@@ -129,9 +127,9 @@ class ReleaseCheck:
         return not (newest[1] and occurred and newest[1] > occurred)
 
 
-def _resource(delivery: Delivery) -> _Resource:
+def _resource(delivery: Delivery) -> str:
     event = delivery.event
-    return event.store, event.topic.partition(".")[0], event.resource_id
+    return resource_digest(event.store, event.topic, event.resource_id)
 
 
 def select_refusals(
