@@ -8,8 +8,8 @@ seen = 0
 
 @router.on("order.*")
 def greet(event: Event, ctx: Context) -> str:
-    order = event.data
-    return f"{ctx.settings.greeting} for order {order['id']}, {order['total']}"
+    total = event.data.get("total", "no total")  # each store has its own names; event.record has the same for all
+    return f"{ctx.settings.greeting} for order {event.resource_id}, {total}"
 
 
 @router.on("*")

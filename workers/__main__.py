@@ -14,7 +14,7 @@ from receiver.process.earlier_data import require_no_earlier_data
 from receiver.process.process_files import hold, show_life
 from receiver.process.service_manager import ServiceManager
 from receiver.process.start_checks import prepare_data_dir
-from workers.plugins.validation_process import ValidatedPlugins, validate_plugins
+from workers.plugins.validation_process import ValidatedPlugins, ValidationProcess
 from workers.processes import Schedule, begin_start, reap_orphans_if_first
 from workers.runtime.config_reload import ConfigReload
 from workers.runtime.server_outage import wait_for_server
@@ -47,8 +47,9 @@ class Life:
 class WorkerSupervisor:
     """The worker processes, as many as the config says, and a housekeeper. On HUP it reads the config again."""
 
-    def __init__(self, config: Config, life: Life) -> None:
+    def __init__(self, config: Config, plugins: ValidatedPlugins, life: Life) -> None:
         self._config, self._life = config, life
+        self._programs = worker_programs(config, plugins)
         self._supervisor = Supervisor(report=log.warning, stop_seconds=config.workers.drain + STOP_SECONDS)
         self._reload = ConfigReload(self._supervisor.selector, config.path, self._adopt)
         self._supervisor.on_hup(self._begin_reload)
@@ -58,7 +59,7 @@ class WorkerSupervisor:
         )
 
     def run(self) -> None:
-        for program in worker_programs(self._config):
+        for program in self._programs:
             self._supervisor.start(program)
         self._supervisor.run(every=self._watch)
         self._life.manager.stopping()
@@ -80,13 +81,14 @@ class WorkerSupervisor:
             self._silence.worked()
             self._life.show()
 
-    def _adopt(self, config: Config, _: ValidatedPlugins) -> None:
+    def _adopt(self, config: Config, plugins: ValidatedPlugins) -> None:
         config, left = adopt(self._config, config)
         if left:
             log.warning("[redis] has changed; restart `storehooks worker` to use it", keys=left)
         self._supervisor.stop_seconds = config.workers.drain + STOP_SECONDS
-        self._supervisor.change(worker_programs(self._config), worker_programs(config))
-        self._config = config
+        programs = worker_programs(config, plugins)
+        self._supervisor.change(self._programs, programs)
+        self._config, self._programs = config, programs
         log.info("supervisor reloaded", processes=config.workers.processes)
 
 
@@ -102,7 +104,7 @@ def main() -> int:
         config = load_from_environment(arguments.config)
         require_no_earlier_data(config)
         prepare_data_dir(config.data_dir, set_by=config.data_dir_set_by)
-        validate_plugins(config)
+        plugins = ValidationProcess(config).result()
         hold(config.data_dir, ROLE)  # a HUP from here on waits until it is handled
         life = Life(config, manager)
         manager.ready()  # also while it waits for Redis: else the service manager would end it
@@ -110,7 +112,7 @@ def main() -> int:
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)
         return 2
-    WorkerSupervisor(config, life).run()
+    WorkerSupervisor(config, plugins, life).run()
     return 0
 
 

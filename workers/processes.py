@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
+from receiver.process.standard_streams import open_closed_streams
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _TIME = struct.Struct("d")
@@ -41,7 +43,9 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def begin_start() -> None:
-    """Call it first in a program that handles signals later: until it makes `Signals`, HUP waits, and others end it."""
+    """Call it first in a program that handles signals later: until it makes `Signals`, HUP waits, and others end it.
+    Standard streams that are closed become /dev/null."""
+    open_closed_streams()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from receiver.config.config import Config
 from receiver.config.environment import read_environment, sets_keys
 from receiver.config.references import find_references, resolve
-from receiver.config.settings import FileSettings
-from receiver.config.source_files import KeyPath, Place, Places, merge, read_file
-from receiver.contract.errors import ConfigError
+from receiver.config.settings import FileSettings, RedisSettings
+from receiver.config.source_files import KeyPath, Place, Places, dotted, merge, read_file, read_key
+from receiver.contract.errors import ConfigError, StorehooksError
 
 EXAMPLE = "config.example.toml"
 DATA_DIR = "data"
+_DATA_DIR_KEY = ("redis", "data_dir")
 
 
 def find_config_file(explicit: str | None, environ: Mapping[str, str]) -> Path | None:
@@ -80,19 +82,75 @@ def _read(
 
 
 def data_dir_from_environment(explicit: str | None = None) -> Path:
-    """Only the data directory. A mistake elsewhere in the config, or a missing secret, does not matter for it."""
-    path = find_config_file(explicit, os.environ)
-    values, places = _read(path, os.environ)
-    if isinstance(redis := values.get("redis"), dict) and "data_dir" in redis:
-        base, key = path.parent if path else Path(), ("redis", "data_dir")
-        redis["data_dir"] = resolve(redis["data_dir"], key, base=base, environ=os.environ, places=places)
-    _find_data_dir(values, places, path, os.environ)
-    return Path(values["redis"]["data_dir"]).absolute()
+    """Only the data directory. A mistake elsewhere in the config, or a missing secret, does not matter for it.
+
+    Raises ConfigError if it is not known: there is no config file, or the mistake is where the file may set it.
+    """
+    with _any_error_as_config_error(explicit):
+        return _data_dir(explicit, os.environ)
+
+
+def _data_dir(explicit: str | None, environ: Mapping[str, str]) -> Path:
+    key, places = _DATA_DIR_KEY, Places()
+    redis = read_environment(environ, places).get("redis")
+    given, path = redis.get("data_dir") if isinstance(redis, dict) else None, None
+    if given is None:  # a variable overrides files
+        path = find_config_file(explicit, environ)
+        given = _read_data_dir(path, places) if path else ""
+        if path and not given:
+            _require_known_names(path)
+    given = resolve(given, key, base=path.parent if path else Path(), environ=environ, places=places)
+    if not isinstance(given, str):
+        raise ConfigError(f"{places.nearest(key)}: {dotted(key)} is not a text")
+    return _choose_data_dir(given, _place_of(key, places), path, environ)[0].absolute()
+
+
+def _read_data_dir(path: Path, places: Places) -> Any:
+    """What a config file, or one that it includes, sets; empty without it."""
+    for file in _files_of(path):
+        if (given := read_key(file, _DATA_DIR_KEY)) is not None:
+            places.setdefault(_DATA_DIR_KEY, Place(str(file)))
+            return given
+    return ""
+
+
+def _require_known_names(path: Path) -> None:
+    """Raise ConfigError if a misspelt name, such as `[reddis]` or `data_dirs = ...`, may hide the data directory."""
+    values: dict[str, Any] = {}
+    with suppress(ConfigError):  # a file that is not valid TOML: `read_key` has looked at its lines
+        for file in _files_of(path):
+            read_file(file, into=values, places=Places())
+    redis = values.get("redis", {})
+    if not isinstance(redis, dict):
+        raise ConfigError(f"{path}: redis is not a table")
+    unknown = (values.keys() - FileSettings.model_fields.keys()) | (redis.keys() - RedisSettings.model_fields.keys())
+    if unknown:
+        raise ConfigError(f"{path}: {min(unknown)} is unknown, and may be a mistake where data_dir is meant")
+
+
+def _files_of(path: Path) -> Iterator[Path]:
+    """The config file, then those that it includes; a file that was not asked for is not read."""
+    yield path
+    include = read_key(path, ("include",))
+    yield from included_files(path, _include_patterns(path, {} if include is None else {"include": include}))
 
 
 def load_from_environment(explicit: str | None = None) -> Config:
-    """Find the config file and load it with this process's environment. Every process calls this at its start."""
-    return load(find_config_file(explicit, os.environ), os.environ)
+    """Find the config file and load it with this process's environment. Every process calls this at its start, and
+    when it reads the config again: ConfigError is raised for whatever is wrong, and ends no running process."""
+    with _any_error_as_config_error(explicit):
+        return load(find_config_file(explicit, os.environ), os.environ)
+
+
+@contextmanager
+def _any_error_as_config_error(explicit: str | None) -> Iterator[None]:
+    try:
+        yield
+    except StorehooksError:
+        raise
+    except Exception as error:  # noqa: BLE001  a folder that may not be entered, a number that no parser expects, ...
+        place = explicit or os.environ.get("STOREHOOKS_CONFIG") or "the config"
+        raise ConfigError(f"{place} cannot be read: {error or type(error).__name__}") from None
 
 
 def included_files(path: Path, patterns: Iterable[str]) -> list[Path]:
@@ -122,13 +180,13 @@ def _include_patterns(path: Path, values: Mapping[str, Any]) -> list[str]:
 
 def _find_data_dir(values: dict[str, Any], places: Places, path: Path | None, environ: Mapping[str, str]) -> Path:
     """Set the data directory; return where it was while a relative path was that of the working directory."""
-    redis, key = values.setdefault("redis", {}), ("redis", "data_dir")
+    redis, key = values.setdefault("redis", {}), _DATA_DIR_KEY
     given = redis.get("data_dir", "") if isinstance(redis, dict) else None
     if isinstance(given, str):  # else it is refused, with its place
         found, place = _choose_data_dir(given, _place_of(key, places), path, environ)
         redis["data_dir"] = str(found)
         places[key] = place or Place("default")
-    return Path(given or DATA_DIR)
+    return Path(given if given and isinstance(given, str) else DATA_DIR)
 
 
 def _choose_data_dir(

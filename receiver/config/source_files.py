@@ -53,10 +53,46 @@ def read_file(path: Path, *, into: dict[str, Any], places: Places) -> None:
     merge(into, values)
 
 
+def read_key(path: Path, key: KeyPath) -> Any:
+    """The value of one key in a file, or None if the file does not set it.
+
+    A file that is not valid TOML may tell it, too: if it does not name the key, or only in one line that is valid by
+    itself. Else the mistake may hide or change the value, and ConfigError is raised.
+    """
+    values: dict[str, Any] = {}
+    try:
+        read_file(path, into=values, places=Places())
+    except ConfigError as fault:
+        return _read_own_line(path, key, fault)
+    return _value_at(values, key)
+
+
+def _read_own_line(path: Path, key: KeyPath, fault: ConfigError) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        naming = [number for number, line in enumerate(lines, 1) if str(key[-1]) in line.partition("#")[0]]
+        if not naming:
+            return None
+        if len(naming) > 1 or naming != [number for found, number in _lines(text) if found == key]:
+            raise fault
+        value: Any = tomllib.loads(lines[naming[0] - 1])
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        raise fault from None
+    while isinstance(value, dict) and len(value) == 1:  # as in `redis.data_dir = "..."`
+        (value,) = value.values()
+    return value
+
+
 def _is_leaf(data: Any, key: KeyPath) -> bool:
+    value = _value_at(data, key)
+    return value is not None and not isinstance(value, dict)
+
+
+def _value_at(data: Any, key: KeyPath) -> Any:
     for step in key:
         data = data.get(step) if isinstance(data, dict) else None
-    return data is not None and not isinstance(data, dict)
+    return data
 
 
 _TABLE = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?")

@@ -87,6 +87,11 @@ class StoreIndex:
         """Return the store that is named, or None. The delivery must still be verified with that store's secrets."""
         return next((one.store for one in self.candidates(headers, body) if one.is_known), None)
 
+    def find_parsed(self, headers: Headers, document: Any) -> Store | None:
+        """The same, wherever the body of a delivery names the store: also beyond the places that are scanned."""
+        named = ((stores, read_part(part, headers, document)) for part, stores in self._by_part.items())
+        return next((store for stores, name in named if (store := stores.get(_normalise(name)))), None)
+
     def candidates(self, headers: Headers, body: bytes) -> list[NamedStore]:
         """The stores that a delivery may name, known ones first: at least one, at most MAX_CANDIDATES.
 

@@ -17,6 +17,7 @@ from receiver import logs
 from receiver.config.values import is_store_name
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.intake import LOOP_BYTES, Delivery, LongWork, NoEvents, read_delivery
+from receiver.contract.sender_address import SENDER_BITS, TrustedProxies, sender_at
 from receiver.contract.signing.grammar import Secret
 from receiver.contract.signing.signatures import MAX_TRIED, Headers, Verified, verify
 from receiver.contract.signing.sources import BodyFields
@@ -25,8 +26,7 @@ from receiver.contract.stores import UNKNOWN_STORE, NamedStore, Store, StoreInde
 from receiver.delivery.answers import Answer, json_answer, problem, unavailable
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
-from receiver.delivery.sender_address import TrustedProxies, sender_at
-from receiver.delivery.signed_contents import SENDER_BITS, SignedContents, repeatable_bytes
+from receiver.delivery.signed_contents import SignedContents, repeatable_bytes
 from receiver.delivery.storage import NotStored, Stored
 from receiver.inbox import AcceptResult, keys
 from receiver.inbox.counter_buffer import CounterBuffer

@@ -6,6 +6,7 @@ import hmac
 from dataclasses import astuple, dataclass
 
 from receiver.config import Config
+from receiver.contract.sender_address import TrustedProxies
 from receiver.contract.stored_headers import SealHeader
 from receiver.delivery.admission import Admission
 from receiver.delivery.bounded_spool import BoundedSpool
@@ -14,7 +15,6 @@ from receiver.delivery.drain import SpoolDrain
 from receiver.delivery.inbox_access import InboxAccess
 from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.secret_cache import SecretCache
-from receiver.delivery.sender_address import TrustedProxies
 from receiver.delivery.storage import DeliveryStorage
 from receiver.inbox import Inbox, connect_to
 from receiver.inbox.counter_buffer import CounterBuffer

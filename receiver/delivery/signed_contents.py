@@ -15,8 +15,6 @@ from receiver.contract.intake import Delivery
 MAX_BYTES, OWN_BYTES, PERIOD_SECONDS = 64 << 20, 8 << 20, 600.0
 """How much of one content this process takes in a period, with what is stored beside it. The first OWN_BYTES of each
 sender never wait: a store that sends it often is not held up because others do."""
-SENDER_BITS = 48
-"""Of an IPv6 address. Who rents a server often has a /56, which is 256 times a /64, and seldom more than a /48."""
 EVENT_COST = 1024
 """Bytes that an event takes in addition to its body and headers."""
 KNOWN_CONTENTS = 10_000

@@ -14,16 +14,20 @@ import fcntl
 import os
 import secrets
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from receiver import logs
 from receiver.owned_files import make_folder, open_or_create
 
 FOLDER = "run"
+DISK_SECONDS = 2.0
+"""How long a process waits for the disk before it goes on without its file: a disk that hangs must not keep it from
+starting or reloading."""
 _held_here: dict[tuple[Path, str, int], _OwnFile] = {}
 """By folder, role and process id."""
 _FLOCK = "hhqqi"
@@ -71,16 +75,27 @@ class _OwnFile:
     address: str = ""
     descriptor: int = -1
     """-1 while it could not be created."""
-    is_written: bool = False
+    written: str | None = None
+    """The address in the file; None while it has no content."""
+    disk_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a thread uses the disk: until a disk that hangs answers."""
 
-    def lock(self) -> None:
-        if self.descriptor < 0:
-            self.descriptor = _lock(self.folder / f"{self.role}-{secrets.token_hex(4)}.lock", wait=True)
+    def touch(self) -> None:
+        """Create and lock the file, show life, and write its content, as far as that is not done."""
+        with self.disk_lock:
+            if self.descriptor < 0:
+                list(held(self.folder.parent))  # removes the files of processes that were killed
+                self.descriptor = _lock(self.folder / f"{self.role}-{secrets.token_hex(4)}.lock", wait=True)
+            os.utime(self.descriptor)  # before the content, which a full disk does not take
+            if self.written != (address := self.address):
+                _write(self.descriptor, *([address] if address else []))
+                self.written = address
 
-    def write(self) -> None:
-        if not self.is_written:
-            _write(self.descriptor, *([self.address] if self.address else []))
-            self.is_written = True
+    def report(self, why: str) -> None:
+        failed = "no process file; `storehooks stores add` and `remove` cannot reload this process"
+        if self.descriptor >= 0:
+            failed = "the process file has no content"
+        logs.get("processes").warning(failed, why=why)
 
 
 def hold(data_dir: Path, role: str, *, address: str = "") -> None:
@@ -90,31 +105,40 @@ def hold(data_dir: Path, role: str, *, address: str = "") -> None:
     same folder it only writes the address: to look at the file would release it.
     """
     folder = data_dir.resolve() / FOLDER
-    key = (folder, role, os.getpid())
-    is_new = key not in _held_here
-    own = _held_here.setdefault(key, _OwnFile(folder, role))
-    if address:
-        own.address, own.is_written = address, False
+    own = _held_here.setdefault((folder, role, os.getpid()), _OwnFile(folder, role))
+    own.address = address or own.address
+    thread = threading.Thread(target=_hold, args=(own,), name="process-file", daemon=True)
     try:
-        if is_new:
-            list(held(data_dir))  # removes the files of processes that were killed
-        own.lock()
-        own.write()
+        thread.start()
+    except RuntimeError as error:  # a limit of threads
+        own.report(str(error))
+        return
+    thread.join(DISK_SECONDS)
+    if thread.is_alive():
+        own.report("the disk of data_dir does not answer")
+
+
+def _hold(own: _OwnFile) -> None:
+    try:
+        own.touch()
     except OSError as error:
-        failed = "no process file; `storehooks stores add` and `remove` cannot reload this process"
-        if own.descriptor >= 0:
-            failed = "the process file has no content"
-        logs.get("processes").warning(failed, why=str(error))
+        own.report(str(error))
 
 
 def show_life(data_dir: Path, role: str) -> None:
-    """Let others see by the file of this process that it responds. What a full disk did not take is written now."""
+    """Let others see by the file of this process that it responds. What a full disk did not take is written now.
+
+    It does not wait: while the disk hangs, others see silence, and the process goes on.
+    """
     own = _held_here.get((data_dir.resolve() / FOLDER, role, os.getpid()))
+    if own and not own.disk_lock.locked():
+        with suppress(RuntimeError):  # a limit of threads: others see silence
+            threading.Thread(target=_show_life, args=(own,), name="process-file", daemon=True).start()
+
+
+def _show_life(own: _OwnFile) -> None:
     with suppress(OSError):  # a disk that is full, or read-only by now; then others see silence
-        if own:
-            own.lock()
-            os.utime(own.descriptor)
-            own.write()
+        own.touch()
 
 
 def hold_alone(data_dir: Path, role: str) -> None:

@@ -7,13 +7,13 @@ import errno
 import os
 import socket
 import stat
-import tempfile
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
 from receiver import logs
 from receiver.contract.errors import ConfigError
+from receiver.process.disk_try import HANGS, disk_error
 
 _ID = "[0-9a-f]" * 8
 OUR_FILES = {
@@ -63,16 +63,20 @@ def prepare_data_dir(data_dir: Path, *, set_by: str = "") -> None:
         logs.get("start").info("data directory", path=str(data_dir), set_by=set_by)
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=data_dir).close()
+        error = disk_error(data_dir)
     except (FileExistsError, NotADirectoryError):
         raise ConfigError(f"[redis] data_dir: {data_dir} is not a folder; move it away, or set another one") from None
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # with a full disk, deliveries still go to Redis
-            is_read_only = error.errno == errno.EROFS
-            fix = "make it writable (a mount, or systemd's ReadWritePaths=)" if is_read_only else "change its owner"
-            raise ConfigError(
-                f"[redis] data_dir: {data_dir} cannot be written: {error.strerror}; {fix}, or set another one"
-            ) from None
+    except OSError as failed:
+        error = failed
+    if error and error.errno == HANGS:  # deliveries still go to Redis, as with a full disk
+        logs.get("start").error("the disk of data_dir does not answer", path=str(data_dir))
+        return
+    if error and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        is_read_only = error.errno == errno.EROFS
+        fix = "make it writable (a mount, or systemd's ReadWritePaths=)" if is_read_only else "change its owner"
+        raise ConfigError(
+            f"[redis] data_dir: {data_dir} cannot be written: {error.strerror}; {fix}, or set another one"
+        )
     closed = [str(path) for path in open_to_others(data_dir) if _close(path, data_dir.resolve())]
     if closed:
         shown = ", ".join(closed[:5]) + (", ..." if closed[5:] else "")

@@ -19,8 +19,8 @@ from time import monotonic, time
 from typing import Literal, cast
 
 from receiver import logs
+from receiver.contract.sender_address import TrustedProxies, sender_at
 from receiver.delivery.answers import Answer, protocol_error, to_bytes
-from receiver.delivery.sender_address import TrustedProxies, sender_at
 from receiver.server.descriptors import connections_within
 from receiver.server.held_bytes import KnownSenders
 from receiver.server.request_reader import HttpRequest, RequestReader

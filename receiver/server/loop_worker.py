@@ -17,7 +17,7 @@ from typing import Any
 
 from gunicorn.workers.base import Worker
 
-from receiver.delivery.sender_address import TrustedProxies
+from receiver.contract.sender_address import TrustedProxies
 from receiver.server.deliveries import Deliveries
 from receiver.server.flask_bridge import FlaskBridge, LongWorkBridge
 from receiver.server.group_commit import GroupCommit

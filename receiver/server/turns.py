@@ -138,7 +138,12 @@ class SharedTime:
 
     def take(self) -> Stepwise | None:
         """`count` must not be 0. None: those that wait owe more than a present sender whose next step may come."""
-        self._pay_for_pause()
+        if self._paused_at != inf:
+            self._pay_for_pause()
+        if len(self._lines) == 1 and not self._steps:  # the usual case: no other is present, so it owes nothing
+            (line,) = self._lines.values()
+            line.debt = 0.0
+            return self._next_of(line)
         while True:
             for _ in range(len(self._lines)):
                 sender, line = self._lines.popitem(last=False)
@@ -146,8 +151,7 @@ class SharedTime:
                 if line.debt or line.waiting:
                     self._lines[sender] = line
                 if line.waiting and not line.debt:
-                    self.count -= 1
-                    return heappop(line.waiting)[2]
+                    return self._next_of(line)
             debt = min(line.debt for line in self._lines.values() if line.waiting)
             if self._a_present_one_owes_less_than(debt - PAUSE):
                 self._paused_at = monotonic()
@@ -156,21 +160,24 @@ class SharedTime:
             for line in self._lines.values():  # all turns but the last of these at once, since that is faster
                 line.debt -= SHARE * (turns - 1)
 
+    def _next_of(self, line: _SenderLine) -> Stepwise:
+        self.count -= 1
+        return heappop(line.waiting)[2]
+
     def charge(self, sender: str, seconds: float) -> None:
-        self._steps.pop(sender, None)
-        self._steps[sender] = monotonic()
-        self._forget_absent()
+        if self._patience:
+            self._steps.pop(sender, None)
+            self._steps[sender] = monotonic()
+            self._forget_absent()
         if self.count or len(self._steps) > 1:
             self._line(sender).debt += seconds
         else:  # no other is present, so no sender owes another anything
             self._lines.clear()
 
     def _pay_for_pause(self) -> None:
-        paused = monotonic() - self._paused_at
-        if paused > 0:
-            self._paused_at = inf
-            for line in self._lines.values():
-                line.debt = max(0.0, line.debt - paused)
+        paused, self._paused_at = monotonic() - self._paused_at, inf
+        for line in self._lines.values():
+            line.debt = max(0.0, line.debt - paused)
 
     def _a_present_one_owes_less_than(self, debt: float) -> bool:
         self._forget_absent()

@@ -31,6 +31,7 @@ from receiver.inbox.redis.connecting import check
 from receiver.process.earlier_data import require_no_earlier_data
 from receiver.process.process_files import hold
 from receiver.process.service_manager import ServiceManager
+from receiver.process.standard_streams import open_closed_streams
 from receiver.process.start_checks import prepare_data_dir, require_free_port
 from receiver.server.loop_worker import ENDING, LoopWorker
 from receiver.spool import EVENTS_FORMAT, REFUSED_FILE, REFUSED_FORMAT, check_format, events_files
@@ -58,8 +59,10 @@ class Master(Arbiter):
         self.app.manager.ready()
 
     def reload(self) -> None:
+        """Replace the workers, unless the config is refused: who waits for their end must not take it for adopted."""
         self.app.manager.reloading()
-        super().reload()
+        if self.app.adopt_config():
+            super().reload()
         self.app.manager.ready()
 
     def murder_workers(self) -> None:
@@ -80,20 +83,13 @@ class WebServer(BaseApplication):
         self.config, self.manager = config, manager
         self._explicit = explicit
         self._sockets_given = bool(os.environ.get("LISTEN_FDS"))
-        self._started = False
         super().__init__()
 
     def load_config(self) -> None:
-        """Called by gunicorn at start and at each HUP."""
-        before = self.config
-        if self._started:
-            self.config = self._reload()
+        """Called by gunicorn at start, and at each HUP whose config is valid."""
         assert self.cfg is not None
         for name, value in settings(self.config).items():
             self.cfg.set(name, value)
-        if self._started and self.config is before:  # refused: it listens where it did
-            self.cfg.set("on_reload", lambda _server: None)
-        self._started = True
 
     def load(self) -> Flask:
         """Called by gunicorn in each worker process; its worker class reads `pipeline` afterwards."""
@@ -103,7 +99,8 @@ class WebServer(BaseApplication):
     def run(self) -> None:
         Master(self).run()
 
-    def _reload(self) -> Config:
+    def adopt_config(self) -> bool:
+        """Read the config again; False if it is refused, and the old one stays in use."""
         try:
             config, left = adopt(self.config, load_from_environment(self._explicit))
             if left:
@@ -115,10 +112,11 @@ class WebServer(BaseApplication):
             check_change(self.config, config)
         except StorehooksError as error:
             logs.get("receiver").error("config refused, the old one stays", why=error.logged)
-            return self.config
+            return False
         if gone := sorted(self.config.stores.keys() - config.stores.keys()):
             logs.get("receiver").warning("stores are gone after a reload", stores=gone)
-        return config
+        self.config = config
+        return True
 
 
 def settings(config: Config) -> dict[str, Any]:
@@ -214,6 +212,7 @@ def allow_more_descriptors() -> None:
 
 
 def main() -> int:
+    open_closed_streams()
     parser = argparse.ArgumentParser(prog="python -m receiver.server.web", description="The public web process.")
     parser.add_argument("--config", help="the TOML file; else $STOREHOOKS_CONFIG or ./config.toml")
     explicit = parser.parse_args().config

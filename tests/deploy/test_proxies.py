@@ -49,7 +49,8 @@ class Front:
     def delivery(self) -> bytes:
         """The bytes of a request with a delivery."""
         made = self.system.request()
-        return request("/webhooks/north", list(made.headers.items()), made.body)
+        sent = request("/webhooks/north", list(made.headers.items()), made.body)
+        return sent.replace(b"Host: hooks.example.com", b"Host: 127.0.0.1")  # as the file is filled in
 
     def post(
         self, sender: httpx2.Client, *, body: bytes | None = None, headers: dict[str, str] | None = None
@@ -109,6 +110,14 @@ def test_answers_are_ours(front: Front) -> None:
             assert large.status_code == 413
             assert large.headers["content-type"] == "application/problem+json"
         assert front.post(sender).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1.", "other.example.com"])
+def test_no_delivery_for_another_name_gets_an_empty_200(front: Front, host: str) -> None:
+    """Caddy answered 200 by itself, so the store took it for accepted."""
+    with front.sender() as sender:
+        answer = front.post(sender, headers={"host": host})
+    assert answer.status_code == 421 or answer.json()["status"] == "accepted"
 
 
 def test_the_true_address_of_the_sender_is_recorded(front: Front) -> None:
@@ -184,15 +193,19 @@ def test_http_2_is_not_spoken(front: Front, offered: list[str]) -> None:
         assert secure.recv(1000).startswith(b"HTTP/1.1 ")
 
 
-def test_a_sender_that_has_closed_its_sending_side_gets_its_answer(front: Front) -> None:
-    context = ssl.create_default_context(cafile=front.ca.ca)
+@pytest.mark.parametrize("missing", [0, 1], ids=["a whole delivery", "all but a byte"])
+def test_a_sender_that_has_closed_its_sending_side_gets_the_answer_of_the_receiver(front: Front, missing: int) -> None:
+    """Caddy ended the request, and answered 200 by itself."""
+    context, delivery = ssl.create_default_context(cafile=front.ca.ca), front.delivery()
     with (
         socket.create_connection(("127.0.0.1", front.port), timeout=20) as plain,
-        context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+        context.wrap_socket(plain, server_hostname="127.0.0.1", suppress_ragged_eofs=True) as secure,
     ):
-        secure.sendall(front.delivery())
+        secure.sendall(delivery[: len(delivery) - missing])
         socket.socket.shutdown(secure, socket.SHUT_WR)
-        assert b"HTTP/1.1 200" in secure.recv(1000)
+        answer = b"".join(iter(lambda: secure.recv(1000), b""))
+    assert answer.startswith(b"HTTP/1.1 200 OK") is (not missing)
+    assert (b'"accepted"' in answer) is (not missing)
 
 
 def connections_at(port: int) -> int:

@@ -99,6 +99,7 @@ def test_the_links_of_a_document_exist(document: Path) -> None:
 
 
 def test_operating_shows_the_default_config(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SANDBOX_SECRET)  # of a page about a store of the sandbox
     for page in (ROOT / "docs/operating").glob("*.md"):
         for sample in blocks(page, "toml"):
             (tmp_path / "config.toml").write_text(sample)

@@ -101,6 +101,8 @@ def test_a_sample_of_config_loads(page: Path, tmp_path: Path) -> None:
     for language, text in _FENCED.findall(page.read_text()):
         if language == "toml" and runner_of(page, "toml") == "test_every_block.py":
             path = tmp_path / "config.toml"
+            for name in re.findall(r'"file:([\w.-]+)"', text):
+                (tmp_path / name).write_text(SECRET)
             path.write_text(f'[store_defaults]\nsigning_secrets = ["{SECRET}"]\n{text}')
             load(path, dict.fromkeys(re.findall(r"env:(\w+)", text), "00" * 32))
 

@@ -44,6 +44,7 @@ def files_of(page: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.full
 def test_the_samples_of_all_pages_pass_their_tests(tmp_path: Path) -> None:
     assert {page.stem for page in PAGES} == TOPICS
     written: dict[str, str] = {}

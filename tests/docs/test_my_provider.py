@@ -59,7 +59,7 @@ def test_the_steps_lead_from_refused_deliveries_to_a_verified_store(make_system:
     web.send(signal.SIGHUP)
     eventually(lambda: send(system, 3) == 200, 20, what="new deliveries are accepted")
     told = type_in(accepted)
-    assert "2 accepted" in told
+    assert "2 events accepted" in told
     assert "order.created" in told
     events = system.ledger.events(store="acme")
     assert {(one.topic, one.delivery_id, one.resource_id) for one in events} == {

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.deployment import Deployment, deployed
 from tests.support.harness import SECRET, eventually, free_port, kill_with_children
-from tests.support.page_reader import PageReader, commands
+from tests.support.page_reader import PageReader, commands, steps
 from tests.support.programs import ROOT, Process
 from tests.support.sandbox_controls import SandboxControls
 
@@ -117,9 +117,21 @@ def test_stores(machine: Deployment, sandbox: Sandbox) -> None:
     for name, text in (("north.secret", SECRET), ("north.client", "s3cret")):
         (machine.etc / name).write_text(text)
         (machine.etc / name).chmod(0o600)
-    machine.words["https://north.example"] = f"http://127.0.0.1:{sandbox.port} --allow-private"
-    machine.words |= {"3f2a": "app", "shopify": "standard-webhooks"}  # as the sandbox has it
-    type_all(machine, "operating/stores.md")
+    reader = PageReader(machine.etc, machine.environ)
+    reader.words["https://north.example"] = f"http://127.0.0.1:{sandbox.port} --allow-private"
+    reader.words |= {"3f2a": "app", "shopify": "standard-webhooks"}  # as the sandbox has it
+    south = Sandbox(free_port())
+    reader.words["8003"] = str(south.port)
+    started = None
+    for step in steps(DOCS / "operating/stores.md"):
+        if step.text.startswith("storehooks sandbox "):  # in a terminal of its own
+            words = [str(ROOT / ".venv/bin/storehooks"), *shlex.split(step.text)[1:]]
+            started = Process(words, log=machine.folder / "south.log", env=machine.environ, cwd=machine.etc)
+            eventually(south.answers, 60, what=step.text)
+        else:
+            reader.do(step)
+    assert started is not None
+    started.stop()
 
 
 def test_hosts(machine: Deployment) -> None:

@@ -11,6 +11,7 @@ import pytest
 from redis import ConnectionPool, Redis
 from redis.exceptions import ResponseError
 
+from receiver.contract.event import UNREADABLE
 from receiver.inbox import Administration, Declaration, FailureQueries, Inbox, Limit, Outcome, Routes, Run, keys
 from receiver.inbox.administration import DropResult, ReopenResult
 from receiver.inbox.outcomes import OutcomeKind
@@ -277,7 +278,8 @@ def test_runs_are_replayed_past_a_damaged_one(system: System, damage: dict[str, 
 
 @pytest.mark.parametrize("damage", [WRONG_TYPE, {"g:intake": "x"}])
 def test_events_are_read_again_past_a_damaged_one(system: System, damage: dict[str, str | None]) -> None:
-    unreadable = [replace(system.delivery(), unreadable="no topic") for _ in range(3)]
+    read = [system.delivery() for _ in range(3)]
+    unreadable = [replace(one, event=replace(one.event, topic=UNREADABLE), unreadable="no topic") for one in read]
     bad, *good = (accepted.id for accepted in system.inbox.accept(unreadable))
     damage_record(system, bad, damage)
     done = system.run_cli("events", "reread", "--json", "--yes")

@@ -128,6 +128,7 @@ def good(event, ctx):
 """
 
 
+@pytest.mark.full
 def test_a_handler_that_leaves_files_open_takes_no_descriptor_from_the_others(
     make_system: Callable[..., System],
 ) -> None:

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.harness import Server, System
-
-
-def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"{command[0]}: {done.stderr.strip()}")
-    return done.stdout.strip()
+from receiver.process.process_files import held
+from tests.support.harness import Server, System, eventually
+from tests.support.mounted_disk import mounted_disk, run
+from workers.cli.run import SILENT_SECONDS
 
 
 @contextmanager
 def failing_disk(image: Path, folder: Path) -> Iterator[Callable[[], None]]:
     """A file system at this place, and a function that lets it fail."""
-    run("truncate", "-s", "1500M", str(image))
-    run("mkfs.ext4", "-q", "-F", str(image))
-    folder.mkdir(mode=0o700, exist_ok=True)
-    run("mount", "-o", "loop,errors=remount-ro", str(image), str(folder))
-    try:
+    with mounted_disk(image, folder, options="loop,errors=remount-ro"):
         device = Path(run("findmnt", "-n", "-o", "SOURCE", str(folder))).name
         yield lambda: Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("1") and None
-    finally:
-        run("umount", "-l", str(folder))
 
 
 @pytest.mark.full
@@ -40,9 +29,15 @@ def test_a_disk_that_became_read_only_is_named_and_stops_nothing_else(
     """Newer kernels do not show it in the mount's flags, so doctor said ok. Each process ended with a traceback."""
     system = make_system(url=own_redis.url)
     with failing_disk(system.folder / "image", system.config.data_dir) as fail:
-        (web,) = system.start("web")
+        (web, _) = system.start("web", "supervisor")
+        eventually(lambda: system.run_cli("worker", "--check").returncode == 0)
+        (file,) = (one for one in held(system.config.data_dir) if one.role == "worker")
         fail()
-        system.deliver()
+        event = system.deliver()
+        assert system.settled(event) == "settled"
+        eventually(lambda: file.silent_for > SILENT_SECONDS, within=2 * SILENT_SECONDS)
+        check = system.run_cli("worker", "--check")
+        assert (check.returncode, "not checked" in check.stderr) == (0, True), "a restart would stop all handling"
         assert "data is read-only" in (said := system.run_cli("doctor").stdout), said
         web.stop()
         assert "Traceback" not in system.log("web")

@@ -160,6 +160,7 @@ def test_row_26_the_id_that_the_spool_answered_for_a_repeat_of_an_earlier_event_
     assert json.loads(shown.stdout)["id"] == first, shown.stderr
 
 
+@pytest.mark.full
 def test_row_26_a_captured_delivery_that_is_sent_again_and_again_fills_nothing(
     make_system: Callable[..., System], own_redis: Server
 ) -> None:

@@ -550,7 +550,7 @@ def test_a_removed_store_still_in_the_config_is_reported_and_apply_restores_it(s
     checks.remove("demo")
     assert "removed: no repairs until" in shop.cli("subscriptions").output
     told = shop.cli("doctor").output
-    assert "removed by `storehooks stores remove`, but still in the config" in told
+    assert "removed by `stores remove`, but still in the config" in told
     shop.apply()
     assert checks.removed() == {"demo"}, "an apply of all stores does not restore a removed one"
     assert "nothing to do" in shop.cli("subscriptions", "apply", "--yes", "--store", "demo").output

@@ -185,6 +185,7 @@ def test_the_copy_of_a_file_includes_what_it_imports_from_its_folder(make_system
     assert after[1] != before[1]
 
 
+@pytest.mark.full
 def test_each_child_process_imports_the_plugins_itself(shop: System) -> None:
     worker, _ = shop.start("worker", "housekeeper")
     eventually(lambda: len(child_processes(worker)) == 2)
@@ -245,6 +246,7 @@ def test_a_package_that_is_gone_for_a_moment_is_not_forgotten(shop: System, tmp_
     eventually(lambda: "all plugins can be loaded again" in shop.log("worker"), what=shop.log("worker"))
 
 
+@pytest.mark.full
 def test_child_processes_that_have_a_broken_package_keep_it(with_package: System) -> None:
     shop = with_package
     worker, _ = shop.start("worker", "housekeeper", quicker=QUICK)
@@ -260,6 +262,7 @@ def test_child_processes_that_have_a_broken_package_keep_it(with_package: System
     assert len(lines) == 1, "the fault is logged once"
 
 
+@pytest.mark.full
 def test_a_child_process_is_not_replaced_while_a_package_is_broken(with_package: System) -> None:
     shop = with_package
     quicker = QUICK | {"workers.runtime.pool.pool.RUNS_BEFORE_RECYCLING": 10}

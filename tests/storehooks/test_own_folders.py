@@ -100,6 +100,7 @@ def run(repository: Path, *arguments: str, **environ: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.full
 def test_dev_works_beside_them(repository: Path) -> None:
     """With its receiver, workers and sandbox, which are processes of their own."""
     done = run(repository, "dev", "--events", "3")

@@ -35,9 +35,13 @@ def vip(event, ctx):
 class Browser:
     """One person's browser: it keeps cookies and sends forms as a browser does."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, address: str | None = None, forwarded_for: str | None = None) -> None:
         self.url = url
-        self.http = httpx2.Client(base_url=url, timeout=30, follow_redirects=False)
+        headers = {} if forwarded_for is None else {"X-Forwarded-For": forwarded_for}
+        transport = httpx2.HTTPTransport(local_address=address)
+        self.http = httpx2.Client(
+            base_url=url, headers=headers, transport=transport, timeout=30, follow_redirects=False
+        )
         self.page = ""
 
     def get(self, path: str, **headers: str) -> httpx2.Response:
@@ -95,8 +99,9 @@ class RunningConsole:
     def config(self) -> Config:
         return self.system.config
 
-    def browser(self) -> Browser:
-        return Browser(self.url)
+    def browser(self, *, address: str | None = None, forwarded_for: str | None = None) -> Browser:
+        """One that calls from an address of the loopback network, perhaps through a proxy there."""
+        return Browser(self.url, address=address, forwarded_for=forwarded_for)
 
     def broken_order(self, **more: Any) -> dict[str, Any]:
         """The data of an order whose export fails until `mend` is called."""
@@ -119,7 +124,7 @@ class RunningConsole:
 
 @contextmanager
 def running_console(
-    folder: Path, *names: str, console: str = "", more: str = "", plugin: str = PLUGIN
+    folder: Path, *names: str, console: str = "", receiver: str = "", more: str = "", plugin: str = PLUGIN
 ) -> Iterator[RunningConsole]:
     """A server, a console, and the named processes: web, worker, housekeeper."""
     (folder / "server").mkdir()
@@ -129,7 +134,8 @@ def running_console(
     with own_server(folder / "server") as server:
         system = System(folder / "system", server.url, plugin=plugin, more=more)
         text = system.config_file.read_text()
-        system.config_file.write_text(text.replace('127.0.0.1:0"', f'127.0.0.1:{port}"\n{settings}', 1))
+        text = text.replace('127.0.0.1:0"', f'127.0.0.1:{port}"\n{settings}', 1)
+        system.config_file.write_text(text.replace("[receiver]", f"[receiver]\n{receiver}", 1))
         found = RunningConsole(system, port)
         try:
             system.start(*names, "console")

@@ -61,6 +61,15 @@ def start_proxy(name: str, folder: Path, ca: PrivateCa, *, port: int, web: str, 
         pytest.skip(f"{name} is not installed")
     listen = [f"127.0.0.1:{port}", *([f"[::1]:{port}"] if ipv6 else [])]
     command, env = {"nginx": _nginx, "caddy": _caddy, "haproxy": _haproxy}[name](folder, ca, listen, web)
+    return _started(name, folder, command, env, port)
+
+
+def start_nginx(folder: Path, text: str, *, port: int) -> Process:
+    """Start nginx with other servers than that of deploy/; one must listen on the port."""
+    return _started("nginx", folder, _nginx_command(folder, text), {}, port)
+
+
+def _started(name: str, folder: Path, command: list[str], env: dict[str, str], port: int) -> Process:
     proxy = Process(command, log=folder / f"{name}.log", env=env)
     eventually(lambda: _listens(port) or not proxy.alive, 20, what=f"{name} listens")
     assert proxy.alive, proxy.output()
@@ -82,17 +91,21 @@ def filled_in(file: Path, words: dict[str, str]) -> str:
 
 
 def _nginx(folder: Path, ca: PrivateCa, listen: list[str], web: str) -> tuple[list[str], dict[str, str]]:
-    conf = folder / "storehooks.conf"
     words = {
         "listen 443 ssl;": " ".join(f"listen {address} ssl;" for address in listen),
         WEB: web,
         f"/etc/ssl/certs/{NAME}.pem": str(ca.certificate),
         f"/etc/ssl/private/{NAME}.key": str(ca.key),
     }
-    conf.write_text(filled_in(DEPLOY / "nginx/storehooks.conf", words))
+    return _nginx_command(folder, filled_in(DEPLOY / "nginx/storehooks.conf", words)), {}
+
+
+def _nginx_command(folder: Path, text: str) -> list[str]:
+    conf = folder / "storehooks.conf"
+    conf.write_text(text)
     temporary = " ".join(f"{one}_temp_path {folder}/{one};" for one in TEMPORARY)
     (folder / "nginx.conf").write_text(NGINX.format(user=_user(), folder=folder, temporary=temporary, conf=conf))
-    return ["nginx", "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")], {}
+    return ["nginx", "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
 
 
 def _user() -> str:
@@ -106,6 +119,7 @@ def _caddy(folder: Path, ca: PrivateCa, listen: list[str], web: str) -> tuple[li
     words = {
         options: f"{options}\tadmin off\n\tauto_https disable_redirects\n",
         f"\n{NAME} {{\n": f"\n{site}",
+        "\nhttps:// {\n": f"\nhttps://:{listen[0].rpartition(':')[2]} {{\n\tbind 127.0.0.1\n",
         WEB: web,
     }
     (folder / "Caddyfile").write_text(filled_in(DEPLOY / "caddy/Caddyfile", words))

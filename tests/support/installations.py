@@ -344,7 +344,7 @@ BROKEN: list[tuple[Breakage, int, str, list[str], str]] = [
         1,
         "north",
         ["north: no token: the token endpoint does not answer (no response: ", "Connection refused"],
-        "check url, client_id and client_secret of auth (",
+        "and url of auth (",
     ),
     (subscriptions_unreadable, 1, "north", ["could not be checked", "answered 404"], "storehooks subscriptions plan"),
     (disabled_subscription, 1, "north", ["pending changes: enable order.created"], "storehooks subscriptions apply"),
@@ -359,7 +359,7 @@ BROKEN: list[tuple[Breakage, int, str, list[str], str]] = [
         1,
         "south",
         ["3 refused", "all valid under the current config"],
-        "storehooks refused release --store south",
+        "unless they have loaded this config; then storehooks refused release --store south",
     ),
     (expired_secret, 1, "south", ["the last signing secret expired"], "then send HUP"),
     (

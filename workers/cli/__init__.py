@@ -1,6 +1,7 @@
 """The commands. One file for each noun; a noun without a command lists.
 
-Exit 0: success. 1: a finding. 2: wrong use or invalid config. Errors are one sentence with the fix, never a traceback.
+Exit 0: success. 1: a finding. 2: wrong use or invalid config. 3: the output could not be written. Errors are one
+sentence with the fix, never a traceback.
 A command's file is imported when the command runs, so that a command does not wait for the imports of others.
 """
 
@@ -17,61 +18,19 @@ if {"web", "worker", "console"} & set(sys.argv):
 from difflib import get_close_matches
 from importlib import import_module
 from io import StringIO
-from traceback import format_exc
-from typing import TYPE_CHECKING
+from traceback import format_exc, walk_tb
 
 import click
 from click.shell_completion import CompletionItem
 
 from receiver import __version__
 from receiver.contract.errors import StorehooksError
+from receiver.process.standard_streams import open_closed_streams
+from workers.cli.command_names import COMMANDS, SECTIONS
 from workers.cli.options import COMPLETE_VARIABLE, CommandGroup
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "Run": {
-        "dev": ("dev", "Run everything: receiver, workers, console, sandbox store."),
-        "web": ("run", "Run the receiver: the public HTTP endpoint."),
-        "worker": ("run", "Run the workers and their housekeeper."),
-        "console": ("run", "Run the operator's web app."),
-        "sandbox": ("sandbox", "Run a sandbox store: an API, a shopper, signed webhooks."),
-        "listen": ("listen", "Send new events to a local program, until Ctrl-C."),
-        "init": ("init", "Write config.toml and plugins/hello.py in this folder."),
-        "new-plugin": ("new_plugin", "Write a plugin package with tests into a new folder."),
-        "completion": ("completion", "Print the completion script of bash, zsh or fish."),
-    },
-    "Look": {
-        "doctor": ("doctor", "Check config, server, plugins, workers and stores."),
-        "config": ("effective_config", "Show the config in use, and where each value is set."),
-        "stats": ("stats", "Show event counts."),
-        "size": ("size", "Show the memory, disk and processes that events need."),
-        "topics": ("topics", "List the event names that stores send, and their handlers."),
-        "audit": ("audit", "List what people did, newest first."),
-        "alerts": ("alerts", "List alerts and their rules; send a test."),
-        "verify": ("verify", "Explain why a delivery's signature is valid or not."),
-        "send": ("send", "Send a signed event as the store would, and follow it."),
-    },
-    "Data": {
-        "erase": ("erase", "Erase what is stored about a person; show receipts."),
-        "export": ("export_import", "Write events, failures, marks and state to a file."),
-        "import": ("export_import", "Write an export file into this server."),
-    },
-    "Nouns (without a command, each one lists)": {
-        "events": ("events", "List, show, tail, replay and reread events."),
-        "failures": ("failures", "List, show, replay and drop failures."),
-        "refused": ("refused", "List, show, release and drop refused deliveries."),
-        "hosts": ("hosts", "List and forget hosts, and accept that Redis was replaced."),
-        "handlers": ("handlers", "List, explain, run, certify, pause and retire handlers."),
-        "stores": ("stores", "List, show, add, pause, resume and remove stores."),
-        "subscriptions": ("subscriptions", "List, plan, apply and rotate subscriptions at stores."),
-        "scheme": ("scheme", "List, show and detect signing schemes."),
-        "api": ("api", "Call the store's API."),
-    },
-}
-"""Each command with its file and the first line of its help."""
-COMMANDS: Mapping[str, tuple[str, str]] = {name: one for section in SECTIONS.values() for name, one in section.items()}
+OUTPUT_LOST = 3
+"""The exit code if the output could not be written. The command may have done all, or a part, of what it does."""
 
 
 class LazyGroup(CommandGroup):
@@ -116,6 +75,7 @@ def storehooks() -> None:
 
 def main() -> None:
     """The script `storehooks`."""
+    open_closed_streams()
     if COMPLETE_VARIABLE in os.environ:
         import_module("workers.cli.completion")  # it has our own script for fish
     try:
@@ -126,7 +86,14 @@ def main() -> None:
         sys.stderr.close()
         code = 0
     except Exception as error:  # noqa: BLE001  shown as a sentence, or with its traceback
-        code = _show(error)
+        try:
+            code = _show(error)
+        except OSError as unwritten:
+            if not _is_lost_output(unwritten):
+                raise
+            code = OUTPUT_LOST  # standard error is full, too
+    if code == OUTPUT_LOST:
+        _discard_output()
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -146,5 +113,23 @@ def _show(error: Exception) -> int:
         damaged = "a key is damaged: " if "WRONGTYPE" in str(error) else ""
         output.error(f"Redis: {damaged}{error}; `storehooks doctor` checks it")
         return 2
+    if _is_lost_output(error):
+        why = getattr(error, "strerror", "")
+        output.error(f"the output could not be written ({why}); what the command changes may have been changed")
+        return OUTPUT_LOST
     output.echo(format_exc(), nl=False, err=True)
     return 1
+
+
+def _is_lost_output(error: Exception) -> bool:
+    """Whether it was raised by printing, such as to a full disk. All printing is done by click.echo, which flushes."""
+    if not isinstance(error, OSError) or isinstance(error, BrokenPipeError):
+        return False
+    return any(frame.f_code is click.echo.__code__ for frame, _ in walk_tb(error.__traceback__))
+
+
+def _discard_output() -> None:
+    """Python writes what is left in its buffers when it ends; if that failed, it would print so and end with 120."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.dup2(nothing, 2)

@@ -35,15 +35,16 @@ from workers.cli.file_watch import FileWatch, config_files, plugin_files
 from workers.cli.options import Command, given_config
 from workers.cli.send_hint import send_command
 from workers.cli.stats import equation
+from workers.cli.typed_commands import commands_as_typed
 from workers.console.access import has_password, new_link, require_safe
-from workers.plugins.validation_process import validate_plugins
+from workers.plugins.validation_process import ValidatedPlugins, ValidationProcess
 from workers.processes import python_command, reap_orphans_if_first
 from workers.runtime.supervisor import Program, Supervisor, worker_programs
 
 SANDBOX_SECONDS = 5.0
 START_SECONDS = 10.0
 STOP_SECONDS = 8.0
-DRAIN = "4s"
+DRAIN = 4.0
 CHECK_FILES_EVERY = 0.5
 TIME_WIDTH = 10
 SERVER_STAGE = 0
@@ -64,10 +65,10 @@ def dev(no_sandbox: bool, events: int | None) -> None:
     require_free_port(config.console.bind, key="[console] bind")
     if config.stores and not no_sandbox:
         require_free_port(config.sandbox.bind, key="[sandbox] bind")
-    handlers = validate_plugins(config)
+    plugins = ValidationProcess(config).result()
     prepare_data_dir(config.data_dir)
     require_only_dev(config.data_dir)
-    Dev(config, handlers, started, events).run(sandbox=not no_sandbox)
+    Dev(config, plugins, started, events).run(sandbox=not no_sandbox)
 
 
 def require_only_dev(data_dir: Path) -> None:
@@ -81,9 +82,9 @@ def require_only_dev(data_dir: Path) -> None:
 
 
 class Dev:
-    def __init__(self, config: Config, handlers: list[Declaration], started: float, events: int | None) -> None:
+    def __init__(self, config: Config, plugins: ValidatedPlugins, started: float, events: int | None) -> None:
         self._config = config
-        self._handlers = handlers
+        self._handlers = plugins.handlers
         self._started = started
         self._max_events = events
         self._quiet = bool(events and events > 50)
@@ -92,11 +93,13 @@ class Dev:
         self._events = EventQueries(self._client)
         self._supervisor = Supervisor(report=self._print_note, stop_seconds=STOP_SECONDS)
         self._logs = config.data_dir / "logs"
+        self._workers = _workers(config, plugins, self._logs)
         self._journal: RunStream | None = None
         self._first = True
         self._before: dict[str, int] | None = None
         self._config_files = FileWatch(config_files(config))
-        self._plugin_files = FileWatch(plugin_files(config, handlers))
+        self._supervisor.on_hup(self._config_files.expect_change)  # processes started later need what the others reload
+        self._plugin_files = FileWatch(plugin_files(config, plugins.handlers))
         self._config_changed = False
         """The config was saved, and has not been reloaded yet."""
         self._next_file_check = 0.0
@@ -148,7 +151,7 @@ class Dev:
             self._wait_until(lambda: _connect_to(config.sandbox.bind), SANDBOX_SECONDS)
         if not self._wait_until(lambda: _connect_to(config.receiver.bind), START_SECONDS):
             self._print_note(f"the receiver does not listen; see {self._logs / 'receiver.log'}")
-        for program in _workers(config, self._logs):
+        for program in self._workers:
             self._supervisor.start(program)
         command = python_command("workers.console", "--no-link", config=config.path)
         self._supervisor.start(self._program("console", command, stage=3))
@@ -252,7 +255,8 @@ class Dev:
         try:
             config = load_from_environment(str(self._config.path) if self._config.path else None)
             self._plugin_files = FileWatch([*self._plugin_files.files, *plugin_files(config, ())])
-            handlers = validate_plugins(config)
+            plugins = ValidationProcess(config).result()
+            handlers = plugins.handlers
         except Exception as error:  # noqa: BLE001  with any error, the old one stays in use
             self._print_note(f"not reloaded, the old one stays in use: {error}")
             return
@@ -266,9 +270,10 @@ class Dev:
         for setting in _needs_restart(self._config, config):
             self._print_note(f"{setting} has changed; restart `storehooks dev` to use it")
         config, _ = adopt(self._config, config)
-        self._supervisor.change(_workers(self._config, self._logs), _workers(config, self._logs))
+        workers = _workers(config, plugins, self._logs)
+        self._supervisor.change(self._workers, workers)
         self._report_removed({one.handler for one in self._handlers}, handlers)
-        self._config, self._handlers, self._config_changed = config, handlers, False
+        self._config, self._handlers, self._workers, self._config_changed = config, handlers, workers, False
         self._plugin_files = FileWatch([*self._plugin_files.files, *plugin_files(config, handlers)])
 
     def _report_removed(self, before: set[str], handlers: list[Declaration]) -> None:
@@ -278,10 +283,10 @@ class Dev:
             for name, waiting in sorted(HandlerQueries(self._client).waiting(removed).items()):
                 runs = f"{waits(waiting.runs, 'run')} for it" if waiting.runs else "new runs will wait for it"
                 self._print_note(f"handler {name} was removed; {runs}")
-                self._print_note(f"if it was removed for good: {output.our_name()} handlers retire {name}")
+                self._print_note(f"if it was removed for good: storehooks handlers retire {name}")
 
     def _print_note(self, sentence: str) -> None:
-        first, *more = sentence.splitlines()
+        first, *more = commands_as_typed(sentence).splitlines()
         output.line(output.text(f"{datetime.now():%H:%M:%S}  ", "dim"), "-- ", first, indent=TIME_WIDTH + 3)
         for line in more:
             output.line(" " * (TIME_WIDTH + 3), line, indent=TIME_WIDTH + 3)
@@ -317,8 +322,11 @@ class Dev:
         return {name: number - before.get(name, 0) for name, number in now.items()}
 
 
-def _workers(config: Config, logs: Path) -> list[Program]:
-    return worker_programs(config, output=logs / "worker.log", environ={"STOREHOOKS_WORKERS__DRAIN": DRAIN})
+def _workers(config: Config, plugins: ValidatedPlugins, logs: Path) -> list[Program]:
+    """With a short drain: in the config that they begin with, and by a variable in those that they read on HUP."""
+    config = config.model_copy(update={"workers": config.workers.model_copy(update={"drain": DRAIN})})
+    environ = {"STOREHOOKS_WORKERS__DRAIN": f"{DRAIN:g}s"}
+    return worker_programs(config, plugins, output=logs / "worker.log", environ=environ)
 
 
 def _connect_to(address: str) -> None:

@@ -19,6 +19,7 @@ from receiver.inbox import keys
 from receiver.inbox.outcomes import OutcomeKind
 from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals
 from workers.cli import output
+from workers.cli.typed_commands import as_typed
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -112,7 +113,8 @@ class RefusalStream:
         self._last = new[0].id
         yield from map(_refusal, reversed(new))
         also = f"{more:,} more refused; " if more else ""
-        yield output.text(f"{datetime.now():%H:%M:%S}  -- {also}why: {output.our_name()} verify --refused {new[0].id}")
+        why = as_typed(f"storehooks verify --refused {new[0].id}")
+        yield output.text(f"{datetime.now():%H:%M:%S}  -- {also}why: {why}")
 
     def close(self) -> None:
         if self._refusals is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError
 from workers.cli import output
 from workers.cli.options import SPAN, Command, json_option, load_config
+from workers.cli.typed_commands import commands_as_typed
 from workers.operations.doctor.examination import TIMEOUT, examine
 from workers.operations.doctor.facts import Facts
 from workers.operations.doctor.findings import Finding, count, fail
@@ -77,18 +79,27 @@ def _show(findings: list[Finding]) -> None:
     for one in findings:
         level = one.level if one.level == "ok" else one.level.upper()
         start = output.state(level, f"{level:<6}") + output.text(f"{one.name:<{wide}}")
-        for line in [one.text, *one.more, *_fix(one.fix)]:
-            is_command = line.startswith("fix: ") and one.fix.startswith("storehooks ")
+        texts = [(line, False) for line in (one.text, *one.more)]
+        for text, is_command in [*texts, *_fix(one.fix)]:
+            line = commands_as_typed(text)
             if is_command and 6 + wide + len(line) > output.width():
                 start = output.text(" " * 6)
             output.line(start, line, indent=6 + wide, whole=is_command)
             start = output.text(" " * (6 + wide))
 
 
-def _fix(fix: str) -> list[str]:
-    """The lines of a fix. A command has a line of its own, so that it is never wrapped."""
-    command, mark, rest = fix.partition("; ") if fix.startswith("storehooks ") else (fix, "", "")
-    return [f"fix: {output.as_typed(command)}", *([rest] if mark else [])] if fix else []
+def _fix(fix: str) -> Iterator[tuple[str, bool]]:
+    """The lines of a fix, and whether each is a command: that has a line of its own, so that it is never wrapped."""
+    if fix.startswith("storehooks "):
+        command, mark, rest = fix.partition("; ")
+        yield f"fix: {command}", True
+        if mark:
+            yield rest, False
+    elif fix:
+        before, then, command = fix.partition("; then storehooks ")
+        yield f"fix: {before}{'; then' if then else ''}", False
+        if then:
+            yield f"storehooks {command}", True
 
 
 def _verdict(findings: list[Finding]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -12,6 +12,8 @@ from typing import Any
 import click
 import orjson
 
+from receiver.config import Config
+from receiver.config.errors import did_you_mean
 from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.event import UNREADABLE, form_fields
@@ -43,6 +45,7 @@ from workers.cli.send_hint import send_command
 from workers.history.event_filter import EventFilter, where_of
 from workers.operations.all_events import AllEvents
 from workers.operations.replay import Replay, Selection, matching_runs
+from workers.operations.topic_names import known_topics, nearest_pattern
 from workers.plugins.effects import IN_DOUBT
 
 
@@ -103,6 +106,8 @@ def list_events(
             f"looked back to {listing.looked_back_to:%Y-%m-%dT%H:%M:%SZ}, and found {counted(len(found), 'event')}; "
             f"to go on from there, add --before {listing.next}"
         )
+    for hint in [] if found else _unknown_names(config, wanted):
+        output.warn(hint)
     shown.show([event_row(one) for one in found], json_=json_)
     if json_:
         return
@@ -118,6 +123,15 @@ def list_events(
         is_search = status or before or wanted != EventFilter()
         send = [f"{command}  send one" for command in send_command(config)]
         output.next_command(*(["storehooks events  the newest events"] if is_search else send))
+
+
+def _unknown_names(config: Config, wanted: EventFilter) -> Iterator[str]:
+    """Why nothing may have been found. No errors: a removed store may have events, and a store topics of its own."""
+    if wanted.store and wanted.store not in config.stores:
+        yield f"no store {wanted.store} is configured{did_you_mean(wanted.store, config.stores)}"
+    known = known_topics(one.scheme for one in config.known_stores.values())
+    if wanted.topic and (nearest := nearest_pattern(wanted.topic, known)):
+        yield f"no known topic is {wanted.topic}; did you mean {nearest}?"
 
 
 def _microseconds(moment: datetime) -> int:
@@ -153,9 +167,9 @@ def _show(record: EventRecord) -> None:
     output.echo()
     if record.runs:
         output.table(
-            ("HANDLER", "STATUS", "ATTEMPTS", "DUE", "RESULT"),
+            ("HANDLER", "STATUS", "ATTEMPTS", "DUE AT", "RESULT"),
             [(r.handler, output.state(r.status), r.attempts, r.due_at, _result_of(r)) for r in record.runs],
-            drop=("DUE", "ATTEMPTS"),
+            drop=("DUE AT", "ATTEMPTS"),
             wrap="RESULT",
         )
         output.echo()

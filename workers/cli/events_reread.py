@@ -5,19 +5,22 @@ from __future__ import annotations
 import click
 
 from receiver.contract.diagnosis.formatting import counted
-from receiver.inbox import EventQueries, FailureQueries
+from receiver.inbox import FailureQueries
 from receiver.inbox.administration import RereadResult
 from workers.cli import output
 from workers.cli.auditing import record
-from workers.cli.options import Command, choose_store, connect_server, json_option, load_config, yes_option
-from workers.operations.all_events import AllEvents
+from workers.cli.options import Command, all_events, choose_store, connect_server, json_option, load_config, yes_option
 from workers.operations.reread import Rereader
 
 NOT_READ = {
     RereadResult.DUPLICATE: ("duplicates", "duplicate", "settled: delivered again and accepted meanwhile"),
     RereadResult.NO_BODY: ("no_body", "failed", "not read: no such event, or its body was deleted by retention"),
     RereadResult.ERASED: ("erased", "failed", "not read: the event was erased, and nothing of its content is left"),
-    RereadResult.NOT_UNREADABLE: ("not_unreadable", "open", "not read again: not an unreadable event"),
+    RereadResult.NOT_UNREADABLE: (
+        "not_unreadable",
+        "open",
+        "not read again: already readable; only unreadable events are read again",
+    ),
     RereadResult.DAMAGED: ("damaged", "failed", "not read: the record is damaged"),
 }
 """The name in JSON, the state that gives the colour, and the sentence."""
@@ -38,14 +41,14 @@ def reread(event_ids: tuple[str, ...], store: str | None, dry_run: bool, json_: 
     config = load_config()
     name = choose_store(config, store) if store else None
     client = connect_server(config)
-    queries, failures = EventQueries(client), FailureQueries(client)
-    given = [AllEvents(client, None).find_id(one) for one in event_ids]
+    stored, failures = all_events(config, client), FailureQueries(client)
+    given = [stored.find_id(one) for one in event_ids]
     chosen = list(dict.fromkeys(given)) if given else list(failures.unreadable(name))
     total = len(chosen)
     output.confirm(f"read {counted(total, 'event')} again", yes=yes or dry_run or not total)
     if not dry_run:
         record(client, "reread", count=total, events=event_ids, store=name)
-    rereader = Rereader(config, queries, store=name, dry_run=dry_run)
+    rereader = Rereader(config, client, stored, store=name, dry_run=dry_run)
     with output.progress("reading", total) as bar:
         rereader.read(chosen, bar.advance)
     counts = rereader.counts

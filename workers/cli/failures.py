@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from receiver.config import Config
 from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration, FailureQueries, Inbox, keys
@@ -26,6 +27,7 @@ from workers.cli.options import (
     RATE,
     UNREADABLE_HINT,
     Noun,
+    all_events,
     before_option,
     connect_reader,
     connect_server,
@@ -103,7 +105,8 @@ def list_groups(before: Cursor | None, limit: int, json_: bool) -> None:
         output.echo("no failures")
         return
     _show_versions(groups)
-    worst = max(groups, key=lambda one: one.retrying + one.failed)
+    # Those that only retry come last: they may end well by themselves.
+    worst = max(groups, key=lambda one: (one.failed > 0, one.retrying + one.failed))
     show = f"storehooks failures show {worst.id}  traceback and an example event"
     if worst.handler == keys.INTAKE:
         output.next_command(show, REREAD)
@@ -203,8 +206,9 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
 
     Runs of a paused handler wait until it is resumed, but those chosen with --first or --event begin at once.
     """
-    client = connect_server(load_config())
-    chosen = _choose(FailureQueries(client), group, event_id)
+    config = load_config()
+    client = connect_server(config)
+    chosen = _choose(config, FailureQueries(client), group, event_id)
     if chosen.unreadable:
         raise ConfigError(UNREADABLE_HINT)
     total = min(chosen.total, first or chosen.total)
@@ -222,9 +226,10 @@ def replay_failures(group: str | None, event_id: str | None, first: int | None, 
 @yes_option
 def drop_failures(group: str | None, event_id: str | None, reason: str, yes: bool) -> None:
     """Give up on failed runs, with a reason."""
-    client = connect_server(load_config())
+    config = load_config()
+    client = connect_server(config)
     reader, administration = FailureQueries(client), Administration(client)
-    chosen = _choose(reader, group, event_id)
+    chosen = _choose(config, reader, group, event_id)
     output.confirm(f"drop {counted(chosen.total, 'run')}", yes=yes)
     record(client, "drop", count=chosen.total, group=group, event=event_id, reason=reason)
     items = reader.runs_of(chosen.group.id, until=chosen.group.last_at) if chosen.group else iter(chosen.items)
@@ -289,13 +294,13 @@ class _Chosen:
         return keys.split_item(example)[1] == keys.INTAKE
 
 
-def _choose(reader: FailureQueries, group: str | None, event_id: str | None) -> _Chosen:
+def _choose(config: Config, reader: FailureQueries, group: str | None, event_id: str | None) -> _Chosen:
     if bool(group) == bool(event_id):
         raise ConfigError("give either --group GROUP or --event ID; `storehooks failures` lists the groups")
     if group:
         found = _the_group(reader, group)
         return _Chosen(found.retrying + found.failed, group=found)
-    found_id = AllEvents(reader.client, None).find_id(str(event_id))
+    found_id = all_events(config, reader.client).find_id(str(event_id))
     event = RunQueries(reader.client).of_event(found_id)
     items = event.failures() if event else []
     if not items:

@@ -24,6 +24,10 @@ class FileWatch:
         before, self._times = self._times, self._times | self._modification_times()
         return before != self._times
 
+    def expect_change(self) -> None:
+        """Report a change at the next call: after HUP the processes read the files again, even if none was saved."""
+        self._times = {}
+
     def _modification_times(self) -> dict[Path, float]:
         found = {}
         for file in self.files:

@@ -32,8 +32,9 @@ from workers.cli.options import (
     yes_option,
 )
 from workers.cli.send_hint import send_command
+from workers.cli.typed_commands import as_typed
 from workers.operations.explain_handlers import START_OR_RELOAD
-from workers.plugins.validation import missing_limits
+from workers.plugins.validation import missing_limits, unconfigured_stores
 
 DETAILS = (
     *("retries", "timeout", "limit", "delay", "when", "order_by", "on_failure", "stale", "coalesce"),
@@ -55,11 +56,12 @@ handlers.add_command(certify)
 @handlers.command("list")
 @json_option
 def list_handlers(json_: bool = False) -> None:
-    """List the handlers of this config, and those that workers run. Needs no server.
+    """List the handlers of this config, and those that workers run.
 
     VERSION is the code on disk, RUNNING what live workers have, each version with the number of workers. STATE is "no
     worker" while none is running, and events wait; "not loaded" if workers are running without the handler; "busy"
-    while it, or its limit, is closed by Busy.
+    while it, or its limit, is closed by Busy. Without Redis both are "unknown" (in JSON, `running` is null), which is
+    said on standard error, and the exit code is 0: the handlers of this config are valid.
     """
     from workers.plugins.discovery import declarations, load
 
@@ -91,12 +93,14 @@ def _row(one: Declaration, live: _LiveState, *, is_here: bool) -> dict[str, Any]
         "topics": one.topics,
         "stores": one.stores,
         "version": one.version if is_here else None,
-        "running": dict(live.running.get(one.handler, {})),
+        "running": None if live.paused is None else dict(live.running.get(one.handler, {})),
         **{name: details.get(name) for name in DETAILS},
     }
 
 
-def _running(versions: dict[str, int]) -> str:
+def _running(versions: dict[str, int] | None) -> str:
+    if versions is None:
+        return "unknown"
     return ", ".join(f"{version} ({number})" for version, number in sorted(versions.items()))
 
 
@@ -156,7 +160,8 @@ def _live_state(config: Config) -> _LiveState:
         has_workers = bool(HealthQueries(client).workers())
         running, busy = queries.running_versions(), queries.busy_limits()
         return _LiveState(paused, has_workers, queries.absent(), running, declared, busy)
-    except (ServerUnusable, RedisError):
+    except (ServerUnusable, RedisError) as error:
+        output.warn(f"what workers run is unknown, because Redis cannot be read: {error}")
         return _LiveState()
 
 
@@ -169,6 +174,9 @@ def _show_warnings(config: Config, found: list[Declaration], left_out: Mapping[s
     for one in found:
         if not one.stores and (limits := one.details.get("store_limits")):
             output.warn(f"\n{one.handler} is for no store: {limits}")
+        for pattern in unconfigured_stores(config, one):
+            known = ", ".join(sorted(config.stores))
+            output.warn(f"\n{one.handler} is for the store {pattern}, which is not configured; there are: {known}")
         if redacted := one.details.get("redacted"):
             output.warn(f"\n{one.handler} reads what [redact] removes: {', '.join(redacted)}")
     for name, why in left_out.items():
@@ -191,7 +199,7 @@ def _show_busy(live: _LiveState, handlers: Sequence[Declaration]) -> None:
             by = f" by [limits.{limit}]" if (limit := one.details.get("limit")) else ""
             output.echo()
             output.line(output.text(one.handler, "bold"), f" is busy until {output.clock(until)}{by}; its runs wait")
-            output.line(f"  {output.our_name()} handlers resume {one.handler}  lets them begin now", whole=True)
+            output.line(f"  {as_typed(f'storehooks handlers resume {one.handler}')}  lets them begin now", whole=True)
 
 
 def _show_next(config: Config, found: list[Declaration], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -210,7 +218,7 @@ def _show_absent(absent: Mapping[str, AbsentHandler], here: set[str]) -> None:
         waiting = f"; {waits(one.waiting, 'run', or_more=one.or_more)} for it" if one.waiting else ""
         output.echo()
         output.line(output.text(name, "bold"), output.state("warn", f": no worker has this handler{waiting}"))
-        retire = f"if it was removed for good: {output.our_name()} handlers retire {name}"
+        retire = f"if it was removed for good: {as_typed(f'storehooks handlers retire {name}')}"
         fix = START_OR_RELOAD if name in here else f"start a worker that has its plugin; {retire}"
         output.line("  ", fix, whole=True)
 

@@ -10,6 +10,7 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from workers.cli import output
 from workers.cli.options import Command, given_config, json_option, load_config_or_defaults
+from workers.cli.typed_commands import commands_as_typed
 
 if TYPE_CHECKING:
     from workers.testing.certify.runner import Target
@@ -42,7 +43,7 @@ def certify(which: str, seed: int, only: tuple[str, ...], json_: bool) -> None:
         for line in report.lines(results):
             level = line[:4].strip()
             start = output.state(level, line[:4]) if level in ("ok", "FAIL", "note") else line[:4]
-            output.line(start, line[4:], indent=22, whole="storehooks " in line)
+            output.line(start, commands_as_typed(line[4:]), indent=22, whole="storehooks " in line)
     if results.findings:
         raise click.exceptions.Exit(1)
 

@@ -13,6 +13,7 @@ from receiver.contract.errors import NotFound, PluginError
 from receiver.inbox import Declaration
 from workers.cli import output
 from workers.cli.options import Command, all_events, connect_reader, json_option, load_config
+from workers.cli.typed_commands import commands_as_typed
 
 if TYPE_CHECKING:
     from workers.operations.explain_handlers import HandlerExplanation, RoutingFacts
@@ -47,14 +48,14 @@ def explain(event_id: str, json_: bool) -> None:
     )
     if not verdicts:
         output.echo("no handlers: this config has none, and no worker has declared one")
-    fixes = [one.fix for one in verdicts if one.fix.startswith("storehooks ")]
+    fixes = [one.fix.replace(", ", "  ", 1) for one in verdicts if one.fix.startswith("storehooks ")]
     output.next_command(*dict.fromkeys(fixes), f"storehooks events show {event.id}  its payload and its runs")
 
 
 def _rows(one: HandlerExplanation) -> list[tuple[Any, ...]]:
     text = one.why if one.why.startswith(one.reason) else f"{one.reason}: {one.why}"
     why = one.handler, output.state("yes" if one.called else "no"), text[:MAX_WHY]
-    fix = os.path.relpath(one.fix) if one.fix.startswith("/") else one.fix
+    fix = os.path.relpath(one.fix) if one.fix.startswith("/") else commands_as_typed(one.fix)
     return [why, ("", "", fix)] if fix and not fix.startswith("storehooks ") else [why]
 
 

@@ -106,7 +106,7 @@ def test_for_real(system):
     "README.md": """\
 # {dashed}
 
-A storehooks plugin. Its tests:
+A storehooks plugin. Its tests need pytest (`pip install pytest`):
 
     python -m pytest
 
@@ -157,7 +157,7 @@ def new_plugin(name: str) -> None:
         file.write_text(text.format(**words))
     echo(f"wrote {folder}/: {', '.join(path.format(**words) for path in FILES)}")
     next_command(
-        f"cd {folder} && python -m pytest  run its tests",
+        f"cd {folder} && python -m pytest  run its tests, with pytest installed",
         f'[workers] plugins = ["{folder}/{module}.py"]  in config.toml: load it',
         f"storehooks handlers certify {folder}/{module}.py  test it against duplicates, reordering and crashes",
     )

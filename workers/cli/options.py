@@ -26,6 +26,7 @@ from receiver.inbox import Inbox, connect_to, keys
 from receiver.inbox.queries.cursors import parse_cursor
 from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.redis.connecting import check
+from receiver.process.disk_try import require_answer
 from receiver.process.earlier_data import describe_earlier_data
 from receiver.spool import REFUSED_FILE, Refusals, open_existing_refusals
 from workers.cli import output
@@ -199,6 +200,7 @@ def _report_damage(reader: PartialReader) -> Iterator[None]:
 def refused_deliveries(config: Config) -> Refusals:
     """The refused deliveries that are stored on this host."""
     try:
+        require_answer(config.data_dir)
         found = open_existing_refusals(config.data_dir)
         if damaged := found.count_damaged():
             output.warn(f"left out: {counted(damaged, 'damaged row')} of {REFUSED_FILE}")

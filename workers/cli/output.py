@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from pathlib import Path
+from io import StringIO
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -31,6 +30,7 @@ from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.diagnosis.terminal_text import escaped, harmless
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import form_fields
+from workers.cli.typed_commands import as_typed, commands_as_typed
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -114,7 +114,7 @@ def console(*, stderr: bool = False) -> Console:
     has_terminal = is_terminal(sys.stderr if stderr else sys.stdout)
     plain = not has_terminal or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return Console(
-        stderr=stderr,
+        file=StringIO(),  # click.echo alone writes: rich also would, nothing, which fails too on a full disk
         width=UNLIMITED,
         color_system=None if plain else "auto",
         force_terminal=not plain,
@@ -219,8 +219,8 @@ def _indented(body: bytes) -> bytes | None:
 
 
 def warn(sentence: str, start: str = "") -> None:
-    """Print a warning on standard error."""
-    first, *more = sentence.splitlines() or [""]
+    """Print a warning on standard error. Commands in it are shown as they are typed here."""
+    first, *more = commands_as_typed(sentence).splitlines() or [""]
     _print(joined(text(start, "red"), first), stderr=True)
     for one in more:
         _print(text(one), stderr=True)
@@ -355,13 +355,6 @@ def progress(label: str, total: int, *, unit: str = "") -> Iterator[Progress]:
 # What to type next
 
 
-def as_typed(command: str) -> str:
-    """A command as it is to be typed here: with the path of our program, and with the config that was given."""
-    if not command.startswith("storehooks "):
-        return command
-    return our_name() + command.removeprefix("storehooks") + _config_option()
-
-
 def next_command(*lines: str) -> None:
     """Print commands to type next, for the config that this command was given. Text after two spaces explains the
     command, in a column of its own."""
@@ -380,19 +373,3 @@ def next_command(*lines: str) -> None:
         else:
             line("  ", text(command, "cyan"), whole=True)
             line("      ", text(reason, "dim"), indent=6)
-
-
-def _config_option() -> str:
-    """`--config FILE`, if this command was given a file that it would not have found by itself."""
-    context = click.get_current_context(silent=True)
-    given = ((context and context.find_object(dict)) or {}).get("config")
-    found = os.environ.get("STOREHOOKS_CONFIG") or "config.toml"
-    return f" --config {shlex.quote(given)}" if given and os.path.abspath(given) != os.path.abspath(found) else ""
-
-
-def our_name() -> str:
-    """How to call this program: its name if the shell finds it, else its path."""
-    script = Path(sys.argv[0])
-    if script.name != "storehooks" or shutil.which("storehooks") == str(script.absolute()):
-        return "storehooks"
-    return os.path.relpath(script)

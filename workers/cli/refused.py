@@ -200,8 +200,9 @@ def _show_released(released: Released, verify: str, then: str) -> None:
         output.echo("no refused deliveries to release")
         return
     at_most, action = ("at most ", "would be accepted") if then else ("", "accepted")
+    events = "event" if released.accepted == 1 else "events"
     accepted = output.figure(released.accepted, "accepted")
-    output.line(at_most, accepted, f" {action}, with the original time of arrival")
+    output.line(at_most, accepted, f" {events} {action}, with the original time of arrival")
     if released.duplicates:
         duplicates = output.state("duplicate", counted(released.duplicates, "duplicate"))
         output.line(duplicates, ": accepted already, by an earlier release or delivery")
@@ -210,7 +211,8 @@ def _show_released(released: Released, verify: str, then: str) -> None:
             output.figure(released.full, "open"), " not released: the store has too many open events; try later"
         )
     for reason, number in released.still_refused.most_common():
-        output.line(output.figure(number, "refused"), f" still refused: {reason}")
+        deliveries = "delivery" if number == 1 else "deliveries"
+        output.line(output.figure(number, "refused"), f" {deliveries} still refused: {reason}")
     output.next_command(
         *([f"{then}  accept what is valid"] if then and released.accepted else []),
         *([f"{verify}  why it is refused"] if released.still_refused else []),

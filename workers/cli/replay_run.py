@@ -8,6 +8,7 @@ from receiver.contract.diagnosis.formatting import counted
 from receiver.inbox.administration import NOT_REPLAYED, ReopenResult
 from receiver.inbox.queries.handlers import HandlerQueries
 from workers.cli import output
+from workers.cli.typed_commands import commands_as_typed
 from workers.operations.replay import Replay
 
 
@@ -25,7 +26,7 @@ def run_replay(replay: Replay, work: Callable[[], None], *, total: int) -> None:
     _show_pauses(replay)
     for result, reason in NOT_REPLAYED.items():
         if number := sum(many for (one, _), many in replay.counts.items() if one is result):
-            output.echo(f"{counted(number, 'run')} not replayed: {reason}")
+            output.line(f"{counted(number, 'run')} not replayed: {commands_as_typed(reason)}")
     output.next_command("storehooks failures  what failed again", "storehooks stats  how many are open")
 
 
@@ -33,7 +34,7 @@ def _show_pauses(replay: Replay) -> None:
     """Which of the replayed runs wait because of a pause, and which begin anyway."""
     present = HandlerQueries(replay.administration.client).present()
     for (result, handler), number in sorted(replay.counts.items()):
-        resume = f"`{output.our_name()} handlers resume {handler}`"
+        resume = commands_as_typed(f"`storehooks handlers resume {handler}`")
         if result is ReopenResult.ALTHOUGH_PAUSED:
             these = "this run begins" if number == 1 else f"these {number:,} runs begin"
             how = "anyway" if handler in present else "all the same, but no worker has this handler now"
@@ -44,5 +45,5 @@ def _show_pauses(replay: Replay) -> None:
     if held := sum(number for (result, _), number in replay.counts.items() if result is ReopenResult.STORE_PAUSED):
         paused = sorted(one.removeprefix("store:") for one in replay.administration.paused() if "store:" in one)
         these = "run is of a paused store and waits" if held == 1 else "runs are of paused stores and wait"
-        resume = f"`{output.our_name()} stores resume NAME`"
+        resume = commands_as_typed("`storehooks stores resume NAME`")
         output.line(f"{held:,} {these} for {resume}; paused stores: {', '.join(paused)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import click
 
 from receiver.config import data_dir_from_environment, load_from_environment
 from receiver.contract.errors import ConfigError
+from receiver.process.disk_try import HANGS, disk_error
 from receiver.process.process_files import held
 from workers.cli.options import Command, connect_server, given_config, load_config
 from workers.cli.output import echo
@@ -32,10 +34,14 @@ def worker(check: bool) -> None:
     if check:
         try:
             data_dir = data_dir_from_environment(given_config() or None)
-        except ConfigError as error:  # running workers keep the config that they have
-            echo(f"not checked: {error}", err=True)
+        except ConfigError as error:  # running workers keep the config that they have: a mistake must not end them
+            echo(f"not checked, since data_dir is not known: {error}", err=True)
             return
-        fault = workers_fault(data_dir)
+        try:
+            fault = workers_fault(data_dir)
+        except OSError as error:
+            echo(f"not checked: {data_dir} cannot be written: {error.strerror}", err=True)
+            return
         echo(fault or "ok", err=bool(fault))
         click.get_current_context().exit(1 if fault else 0)
     else:
@@ -63,13 +69,17 @@ def console(link: bool) -> None:
 
 def workers_fault(data_dir: Path) -> str:
     """Why the workers of this host do not work; empty if they respond. It asks neither Redis nor the network: while
-    Redis is away, a restart would not help."""
+    Redis is away, a restart would not help. Raises OSError if they cannot show life, because the disk hangs or
+    is read-only: then a restart would do harm."""
     found = [file for file in held(data_dir) if file.role == "worker"]
     if not found:
         return f"no worker on this host uses {data_dir}; `storehooks worker` starts one"
     silent = [file for file in found if file.silent_for > SILENT_SECONDS]
     if not silent:
         return ""
+    error = disk_error(data_dir)
+    if error and error.errno in (HANGS, errno.EROFS):
+        raise error
     return f"the worker with process id {silent[0].pid}, or a process that it has started, does not respond; restart it"
 
 

@@ -31,6 +31,7 @@ from workers.cli.options import (
     load_config,
     yes_option,
 )
+from workers.cli.typed_commands import commands_as_typed
 from workers.operations.composing import (
     Tamper,
     change,
@@ -205,7 +206,7 @@ def _show_runs(record: EventRecord, took: float) -> None:
         status = output.state(run.status, f"{run.status:<7}")
         output.line(f"  {run.handler:<{wide}}   ", status, f"   attempt {run.attempts}   {result}", indent=6)
     if record.reason == "unhandled":
-        output.line("  no handler takes this topic; `storehooks handlers` lists the handlers")
+        output.line(commands_as_typed("  no handler takes this topic; `storehooks handlers` lists the handlers"))
     output.line(output.state(record.summary.status, _summary(record, took)))
 
 

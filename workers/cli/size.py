@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from receiver.config import Config
@@ -29,9 +31,9 @@ def size(events_per_day: float, body: int, handlers: int, handler_time: float, p
     load = PlannedLoad(events_per_day, body, handlers, handler_time, peak)
     needs = needs_of(config, load)
     if json_:
-        output.as_json(needs.as_json())
+        output.as_json({"rate": load.rate, "peak_rate": load.peak_rate, **asdict(needs)})
         return
-    rate = f"{load.events_per_day / 86400:,.1f}/s on average, {load.peak_rate:,.0f}/s at the peak"
+    rate = f"{load.rate:,.1f}/s on average, {load.peak_rate:,.0f}/s at the peak"
     output.field("events", f"{load.events_per_day:,.0f} a day: {rate}", wide=10)
     for name, text in _rows(config, needs):
         output.field(name, text, wide=10)

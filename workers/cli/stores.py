@@ -20,6 +20,7 @@ from workers.cli.send_hint import send_command
 from workers.cli.stats import SINCE_WHEN
 from workers.cli.stores_add import add
 from workers.cli.stores_remove import remove
+from workers.cli.typed_commands import commands_as_typed
 from workers.operations.system_state import FIGURES, store_rows
 
 if TYPE_CHECKING:  # it imports an HTTP client, and `stores list` needs none
@@ -129,7 +130,7 @@ def _show_status(one: StoreStatus, now: datetime) -> None:
     for number, secret in enumerate(one.secrets):
         _line("secrets" if not number else "", f"{secret.fingerprint}  {secret.origin}{_end(secret.not_after, now)}")
     if not one.secrets:
-        _line("secrets", "none yet; they are learned by `storehooks subscriptions apply`")
+        _line("secrets", commands_as_typed("none yet; they are learned by `storehooks subscriptions apply`"))
     _line("token", _token(one))
     for number, text in enumerate(_subscriptions(one)):
         _line("subscriptions" if not number else "", text)

@@ -33,8 +33,8 @@ from workers.cli.options import (
     yes_option,
 )
 from workers.cli.send_hint import send_command
-from workers.cli.store_steps import Steps, first_line, reload_processes
-from workers.operations.store_files import Draft, as_toml, path_for
+from workers.cli.store_steps import SEND_HUP, Steps, first_line, reload_processes
+from workers.operations.store_files import Draft, as_toml, file_of, path_for
 
 if TYPE_CHECKING:  # these import an HTTP client, and `stores list` needs none
     from workers.subscriptions.managed_store import ManagedStore
@@ -124,10 +124,12 @@ def add(
     if created:
         use = "give it to the store" + (", unless it got it with a subscription" if is_managed(now, name) else "")
         steps.report("secret", f"{created}   {use}; it is in the file, and not shown again", created)
-    reload_processes(now, steps, no_reload)
+    is_served = reload_processes(now, steps, no_reload)
     _enable_repairs(now, name, steps)
-    if not no_subscribe:
+    if not no_subscribe and is_served:
         hints = _start_deliveries(now, name, steps, wait, test_event)
+    elif not no_subscribe and is_managed(now, name):  # its deliveries would be refused
+        steps.left.append(f"storehooks subscriptions apply --store {name}")
     if not steps.left and not json_:
         output.next_command(
             f"storehooks stores show {name}  its state",
@@ -140,7 +142,17 @@ def add(
 def _check_name(config: Config, name: str) -> None:
     require_store_name(name)
     if name in config.stores:
-        raise ConfigError(f"{config.place('stores', name)}: store {name} already exists")
+        raise ConfigError(f"{config.place('stores', name)}: store {name} already exists{_how_to_finish(config, name)}")
+
+
+def _how_to_finish(config: Config, name: str) -> str:
+    """What may be left to do for a store with its own file: an earlier `stores add` may have ended after writing it."""
+    from workers.subscriptions.managed_store import is_managed
+
+    if file_of(config, name) is None:
+        return ""
+    apply = f"; then storehooks subscriptions apply --store {name}" if is_managed(config, name) else ""
+    return f". To finish a `stores add` that was interrupted: {SEND_HUP}{apply}"
 
 
 def _ask_for_missing(given: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from workers.cli.subscriptions_display import (
     show_results,
     sign,
 )
+from workers.cli.typed_commands import commands_as_typed
 from workers.storeapi.configured_client import sandbox_hint
 from workers.subscriptions.apply import ChangeResult, apply_changes
 from workers.subscriptions.managed_store import (
@@ -55,7 +56,7 @@ def _last_repair(repairs: list[dict[str, Any]]) -> str:
 
 LISTING = RowList(
     cells={
-        "state": lambda state: output.state("ok" if state == "ok" else "warn", state),
+        "state": lambda state: output.state("ok" if state == "ok" else "warn", commands_as_typed(state)),
         "existing": lambda topics: "" if topics is None else len(topics),
         "pending": lambda changes: len(changes) or "",
         "checked_at": lambda at: f"{span((datetime.now(UTC) - at).total_seconds())} ago" if at else "",

@@ -20,7 +20,8 @@ _STYLES = {"+": "green", "~": "yellow", "-": "red"}
 
 def show_plans(plans: list[Plan], handlers: Handlers, *, summary: bool = True) -> None:
     number = len({one.handler for one in handlers.present})
-    source = f"topics of {counted(number, 'handler')} and" if handlers.known else "no worker has reported yet; only"
+    none = "no worker has reported a handler yet; only"
+    source = f"topics of {counted(number, 'handler')} and" if handlers.known else none
     output.echo(f"wanted: {source} [stores.*] subscribe\n")
     wide = max(len(one.store) for one in plans)
     for one in plans:

@@ -14,6 +14,7 @@ from receiver.spool import Refusal, Refusals
 from workers.cli import output
 from workers.cli.capture_file import read_captured
 from workers.cli.options import Command, choose_store, load_config, refused_deliveries
+from workers.cli.typed_commands import commands_as_typed
 from workers.operations.given_ids import LAST, NEWEST, choose
 from workers.operations.refusal_explanation import explain_refusal, other_refusals, place_of_fix
 from workers.operations.release import stores_with_secrets
@@ -104,11 +105,11 @@ def _show_explanation(config: Config, store: Store, explanation: Explanation) ->
     verdict = "VALID" if explanation.valid else "NOT VALID"
     output.line(output.state(verdict), "  ", explanation.verdict, indent=len(verdict) + 2)
     for hint in explanation.hints:
-        output.line("  - ", hint.text, indent=4)
+        output.line("  - ", commands_as_typed(hint.text), indent=4)
         if hint.fix:
             place = place_of_fix(config, store, hint.fix)
             where = f"   ({place})" if place else ""
-            output.line("    fix: ", hint.fix, where, whole=True)
+            output.line("    fix: ", commands_as_typed(hint.fix), where, whole=True)
     if explanation.valid and explanation.caveats:
         output.echo()
         for caveat in explanation.caveats:

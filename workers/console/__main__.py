@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import suppress
 
 from redis.exceptions import RedisError
 
@@ -19,7 +20,7 @@ from receiver.process.service_manager import ServiceManager
 from receiver.process.start_checks import prepare_data_dir, require_free_port
 from workers.console import findings_process
 from workers.console.access import has_password, new_link, require_safe
-from workers.console.web_process import ConsoleServer
+from workers.console.web_process import ConsoleServer, read_again
 from workers.processes import begin_start, reap_orphans_if_first
 from workers.runtime.supervisor import Program, Supervisor
 
@@ -56,9 +57,9 @@ def main() -> int:
 def run(config: Config, manager: ServiceManager) -> None:
     findings_process.remove_findings(config.data_dir)
     supervisor = Supervisor(report=log.warning, stop_seconds=STOP_SECONDS)
-    service = ConsoleService(supervisor, manager)
+    service = ConsoleService(config, supervisor, manager)
     hold(config.data_dir, "console")  # from here on HUP is handled
-    supervisor.start(Program(WEB, call=lambda: ConsoleServer(config).serve()))
+    supervisor.start(Program(WEB, call=lambda: ConsoleServer(service.config).serve()))
     supervisor.start(
         Program(
             "findings", call=lambda: findings_process.run(config.data_dir, config.path), environ=redis_variables(config)
@@ -71,9 +72,11 @@ def run(config: Config, manager: ServiceManager) -> None:
 
 
 class ConsoleService:
-    """The messages to the service manager: ready once the web process listens, and again after a reload."""
+    """The messages to the service manager: ready once the web process listens, and again after a reload. And the
+    config in use, for a web process that is started later."""
 
-    def __init__(self, supervisor: Supervisor, manager: ServiceManager) -> None:
+    def __init__(self, config: Config, supervisor: Supervisor, manager: ServiceManager) -> None:
+        self.config = config
         self._supervisor, self._manager = supervisor, manager
         self._is_ready = False
         supervisor.on_hup(self._reload)
@@ -82,6 +85,8 @@ class ConsoleService:
         """The web process answers all the time: it is done as soon as it is asked."""
         self._manager.reloading()
         self._is_ready = False
+        with suppress(StorehooksError):  # the web process refuses it, too, and logs why
+            self.config, _ = read_again(self.config)
 
     def watch(self) -> None:
         if not self._is_ready and self._supervisor.has_shown_life(WEB):

@@ -191,7 +191,8 @@ def _released(released: Released) -> str:
     parts = [f"{counted(released.accepted, 'event')} accepted, with the original time of arrival"]
     parts += [f"{counted(released.duplicates, 'duplicate')}"] if released.duplicates else []
     parts += [f"{released.full:,} not released: the store has too many open events"] if released.full else []
-    parts += [f"{number:,} still refused: {reason}" for reason, number in released.still_refused.most_common()]
+    left = released.still_refused.most_common()
+    parts += [f"{counted(number, 'delivery', 'deliveries')} still refused: {reason}" for reason, number in left]
     return "; ".join(parts)
 
 

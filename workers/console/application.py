@@ -16,6 +16,7 @@ from werkzeug.exceptions import HTTPException
 from receiver import __version__, logs
 from receiver.config import Config
 from receiver.contract.errors import NotFound, StorehooksError
+from receiver.contract.sender_address import TrustedProxies
 from receiver.inbox import connect_to
 from receiver.inbox.audit_trail import in_words
 from workers.console import (
@@ -68,7 +69,9 @@ def create_app(config: Config) -> Flask:
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 3600
     app.jinja_options = {"autoescape": True, "finalize": finalize, "trim_blocks": True, "lstrip_blocks": True}
     client = connect_to(config.redis, timeout=max(config.redis.timeout, REDIS_SECONDS))
-    app.extensions["console"] = Console(config, client, Access(config.console, client), OpenHistories(config, client))
+    access, histories = Access(config.console, client), OpenHistories(config, client)
+    proxies = TrustedProxies(config.receiver.trusted_proxies)
+    app.extensions["console"] = Console(config, client, access, histories, proxies)
     app.jinja_env.filters |= {"when": time_tag, "age": age, "ms": milliseconds}
     app.jinja_env.filters |= {"sentence": as_sentence, "in_words": in_words, "breakable": breakable}
     for view in VIEWS:
@@ -125,7 +128,7 @@ def _finish(response: Response) -> Response:
             cookie_name(),
             g.new_cookie,
             path=urlsplit(settings.address).path or "/",
-            secure=settings.address.startswith("https:"),
+            secure=request.is_secure,  # at a loopback name, HTTP: not every browser keeps a Secure cookie of it
             httponly=True,
             samesite="Lax",
         )

@@ -28,13 +28,12 @@ SHAPES = {state: Markup('<path class="{}" d="{}"/>').format(state, path) for sta
 
 
 def chart_data(traffic: Traffic) -> str:
-    """Columns of numbers as JSON: events per minute, and how many there were at the time.
-
-    A step that is not over is shown only if there is no other, and the number of its events is not extrapolated.
-    """
+    """Columns of numbers as JSON: events per minute, and how many there were at the time. Empty if no step is over."""
     columns: dict[str, list[float | None]] = {name: [] for name in ("at", *RATES, *LEVELS)}
     values = {one.at: one.values for one in traffic.samples}
-    shown = traffic.changes[:-1] if len(traffic.changes) > 1 and _is_short(traffic) else traffic.changes
+    shown = traffic.changes[:-1] if traffic.changes and _is_short(traffic) else traffic.changes
+    if not shown:
+        return ""
     for change in shown:
         seconds = max(_seconds(change), traffic.step)
         if seconds > LONGEST_STEP * traffic.step:

@@ -7,7 +7,7 @@ import re
 from flask import Blueprint, g, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
-from workers.console.page_data import console
+from workers.console.page_data import console, sender
 
 pages = Blueprint("login", __name__)
 MAX_PASSWORD = 1_000
@@ -38,7 +38,7 @@ def log_out() -> Response:
 
 
 def _answer(word: str, wrong: str, *, by_link: bool) -> str | Response | tuple[str, int]:
-    access, address = console().access, request.remote_addr or ""
+    access, address = console().access, sender()
     if seconds := access.wait_seconds(address):
         return _form(f"Too many wrong attempts. Try again in {seconds} s."), 429
     cookie = access.spend_link(word, address) if by_link else access.log_in(word, address)

@@ -16,9 +16,11 @@ from redis import Redis
 
 from receiver.config import Config
 from receiver.contract.diagnosis.formatting import span
+from receiver.contract.sender_address import TrustedProxies
 from receiver.inbox.audit_trail import AuditEntry, AuditTrail
 from receiver.inbox.queries.cursors import Cursor, parse_cursor
 from receiver.inbox.queries.damage import PartialReader
+from receiver.process.disk_try import require_answer
 from receiver.spool import Refusals, open_existing_refusals
 from workers.console.access import Access
 from workers.history.configured_history import open_history
@@ -71,6 +73,7 @@ class Console:
     client: Redis
     access: Access
     histories: OpenHistories
+    proxies: TrustedProxies
 
 
 def console() -> Console:
@@ -103,7 +106,8 @@ def end_request(_error: BaseException | None) -> None:
 
 @contextmanager
 def refusals() -> Iterator[Refusals]:
-    """The refused deliveries of this host."""
+    """The refused deliveries of this host. A disk that hangs must not take the threads of all other pages."""
+    require_answer(console().config.data_dir)
     with closing(open_existing_refusals(console().config.data_dir)) as found:
         yield found
 
@@ -187,7 +191,14 @@ def milliseconds(ms: float | None) -> str:
 
 def who() -> str:
     """The person of this request, for the audit trail."""
-    return f"console {g.role} {request.remote_addr}"
+    return f"console {g.role} {sender()}"
+
+
+def sender() -> str:
+    """Where this request comes from. Behind a proxy of ours, that is what the proxy names: its own address is the same
+    for all."""
+    forwarded = {"x-forwarded-for": request.headers.get("X-Forwarded-For", "")}
+    return console().proxies.sender(request.remote_addr or "", forwarded)
 
 
 def begin_action(action: str, *, count: int | None = None, **selection: Any) -> AuditEntry:

@@ -67,17 +67,20 @@ class ConsoleServer(BaseApplication):
         return 0
 
     def _reload(self) -> None:
-        """A bad config is refused, and the old one stays."""
         try:
-            path = str(self._config.path) if self._config.path else None
-            config, left = adopt(self._config, load_from_environment(path))
-            require_safe(config.console)
+            self._config, left = read_again(self._config)
         except StorehooksError as error:
             log.error("config refused, the old one stays", why=str(error))
             return
         if left:
             log.warning("[redis] has changed; restart `storehooks console` to use it", keys=left)
-        self._config = config
+
+
+def read_again(config: Config) -> tuple[Config, list[str]]:
+    """The config of now, and the keys that need a restart. Raises StorehooksError for one that is refused."""
+    found, left = adopt(config, load_from_environment(str(config.path) if config.path else None))
+    require_safe(found.console)
+    return found, left
 
 
 def _begin() -> None:

@@ -26,5 +26,6 @@ def choose(which: str, newest: Iterable[str], *, kind: str, missing: str) -> str
     if len(found) > 1:
         raise ConfigError(f"{len(found):,} {kind} begin with {which[:64]!r}: {some(found)}; give more of the id")
     if not found:
-        raise NotFound(missing)
+        is_short = any(one.startswith(which) for one in ids)
+        raise NotFound(f"{missing}; a shortened id has at least {SHORTEST} characters" if is_short else missing)
     return found[0]

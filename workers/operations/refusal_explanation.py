@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from receiver.config import Config
 from receiver.contract.diagnosis.explain import Explanation, explain
+from receiver.contract.diagnosis.hints import Hint
 from receiver.contract.diagnosis.search import find_signer
 from receiver.contract.errors import NotFound
 from receiver.contract.stores import Store
@@ -44,13 +45,21 @@ def explain_refusal(
     """Explain a refused delivery as of its arrival. Raises NotFound if its store is not known."""
     refusal = with_open_headers(config, found)
     stores = stores_with_secrets(config)
-    store = ReleaseCheck(config).store_of(refusal) if store_name is None else stores[store_name]
+    check = ReleaseCheck(config)
+    store = check.store_of(refusal) if store_name is None else stores[store_name]
     if store is None:
         missing = f"no store {refusal.named}" if refusal.named else "this delivery names no configured store"
         raise NotFound(f"{missing}; add [stores.NAME] to the config, or check it as another one: --store NAME")
     others = [other for other in stores.values() if other.name != store.name]
     explanation = explain(store, refusal.headers, refusal.body or b"", now or refusal.at, others=others)
+    if store_name is None and check.unscanned_store(refusal):  # also if it is valid: the next one is refused, too
+        explanation = replace(explanation, hints=(_unscanned(store), *explanation.hints))
     return RefusalExplanation(store, explanation)
+
+
+def _unscanned(store: Store) -> Hint:
+    what = f"POST /webhooks scans the begin and the end of a body for names, and did not find that of {store.name}"
+    return Hint(what, f"have {store.name} send to its own URL, /webhooks/{store.name}")
 
 
 def other_refusals(config: Config, refusals: Refusals, store: Store, *, most: int = MAX_CHECKED) -> OtherRefusals:

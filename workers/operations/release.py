@@ -14,7 +14,7 @@ from datetime import datetime
 from receiver.config import Config
 from receiver.contract.errors import DeliveryRefused
 from receiver.contract.event import event_id
-from receiver.contract.intake import Delivery, NoEvents, receive
+from receiver.contract.intake import Delivery, NoEvents, read_document, receive
 from receiver.contract.stored_headers import require_stored, sealed_headers
 from receiver.contract.stores import Store, StoreIndex
 from receiver.inbox import Inbox
@@ -75,7 +75,14 @@ class ReleaseCheck:
         """The store it was sent to. A store that was not configured then may be configured now."""
         if name := refusal.named or (refusal.store if refusal.store in self._stores else ""):
             return self._stores.get(name)
-        return self._index.find(refusal.headers, refusal.body or b"")
+        return self._index.find(refusal.headers, refusal.body or b"") or self.unscanned_store(refusal)
+
+    def unscanned_store(self, refusal: Refusal) -> Store | None:
+        """The store that a delivery to `POST /webhooks` names where the receiver does not look for names."""
+        body = refusal.body or b""
+        if refusal.named or self._index.find(refusal.headers, body):
+            return None
+        return self._index.find_parsed(refusal.headers, read_document(body)[0])
 
     def verify(self, refusal: Refusal) -> Delivery | None:
         """The delivery as it would have been accepted on arrival, None if it has no events; raises DeliveryRefused."""

@@ -9,27 +9,33 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from redis import Redis
+
 from receiver.config import Config
 from receiver.contract.errors import DeliveryRefused
-from receiver.contract.event import REDACTED, Event, event_id
+from receiver.contract.event import REDACTED, UNREADABLE, Event, event_id
 from receiver.contract.intake import Delivery, NoEvents, read_again
 from receiver.contract.stored_headers import ITEM
 from receiver.contract.stores import Store
 from receiver.inbox import Administration, EventQueries, Inbox, keys
 from receiver.inbox.administration import RereadResult
 from receiver.inbox.queries.damage import DamagedRecord
+from workers.operations.all_events import AllEvents
 
 EVENTS_AT_ONCE = 50
 
 
 class Rereader:
-    """Reads events again. With `dry_run` nothing is changed. Without a store, those of all stores."""
+    """Reads events again. With `dry_run` nothing is changed. Without a store, those of all stores.
 
-    def __init__(self, config: Config, queries: EventQueries, *, store: str | None, dry_run: bool) -> None:
+    One that was dropped may be in the history by now. It is brought back.
+    """
+
+    def __init__(self, config: Config, client: Redis, events: AllEvents, *, store: str | None, dry_run: bool) -> None:
         self._stores = config.known_stores
         self._window = config.receiver.dedupe_window_unidentified
-        self._queries = queries
-        self._administration = Administration(queries.client)
+        self._events, self._queries = events, EventQueries(client)
+        self._administration = Administration(client)
         self._store = store
         self._dry_run = dry_run
         self.counts: Counter[RereadResult] = Counter()
@@ -41,14 +47,18 @@ class Rereader:
         for stored_id in event_ids:
             progress(1)
             try:
-                event = self._queries.as_event(stored_id)
+                event = self._events.as_event(stored_id)
+                record = None if event else self._events.event(stored_id)
             except DamagedRecord:
                 self.counts[RereadResult.DAMAGED] += 1
                 continue
             if event is None:
-                is_erased = self._queries.client.hexists(keys.EVENT + stored_id, "erased")
-                self.counts[RereadResult.ERASED if is_erased else RereadResult.NO_BODY] += 1
-            elif self._store in (None, event.store):
+                self.counts[RereadResult.ERASED if record and record.erased_at else RereadResult.NO_BODY] += 1
+            elif self._store not in (None, event.store):
+                continue
+            elif event.topic != UNREADABLE:
+                self.counts[RereadResult.NOT_UNREADABLE] += 1
+            else:
                 read = _read_again(event, self._stores.get(event.store))
                 if ITEM in read.event.headers and ITEM not in event.headers:
                     self._accept_items(event, read)
@@ -65,6 +75,7 @@ class Rereader:
         self.counts[RereadResult.READ] += 1
         if self._dry_run:
             return
+        self._events.bring_back([event.id])
         found = [_with_identity(one, event, place) for place, one in enumerate((batch, *batch.rest))]
         waited = dict.fromkeys((one.event.id for one in found), self._queries.seconds_stored(event.id))
         whole = replace(found[0], rest=tuple(found[1:]))
@@ -76,6 +87,7 @@ class Rereader:
         if self._dry_run:
             results = [RereadResult.UNREADABLE if one.unreadable else RereadResult.READ for _, one in page]
         else:
+            self._events.bring_back(stored_id for stored_id, _ in page)
             results = self._administration.reread(page, repeat_window=self._window)
         self.counts.update(results)
         self.reasons.update(

@@ -6,8 +6,7 @@ The constants were measured on two cores with Valkey 9.1, SQLite 3.40 and Postgr
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from receiver.config import Config
 from receiver.inbox.history_moves import MARK_BYTES
@@ -40,8 +39,13 @@ class PlannedLoad:
     """The rate of the busiest minutes, as a multiple of the average."""
 
     @property
+    def rate(self) -> float:
+        """Events in a second, on average."""
+        return self.events_per_day / DAY
+
+    @property
     def peak_rate(self) -> float:
-        return self.events_per_day / DAY * self.peak
+        return self.rate * self.peak
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,6 @@ class Needs:
     moves_in_time: bool
     """Whether the housekeeper moves as many events as arrive in a day, if it works half of the time."""
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def needs_of(config: Config, load: PlannedLoad) -> Needs:
     url = config.history_url
@@ -79,13 +80,13 @@ def needs_of(config: Config, load: PlannedLoad) -> Needs:
         web=max(1, math.ceil(load.peak_rate / WEB_RATE)),
         workers=max(1, math.ceil(load.peak_rate * load.handlers / WORKER_RATE)),
         child_processes=children,
-        moves_in_time=history == "off" or load.events_per_day / DAY <= MOVE_RATE / 2,
+        moves_in_time=history == "off" or load.rate <= MOVE_RATE / 2,
     )
 
 
 def memory_of(config: Config, load: PlannedLoad, history: str) -> float:
     """Bytes in Redis once as many events leave it as arrive. Open events and failures come on top."""
-    rate, retention, window = load.events_per_day / DAY, config.retention, config.receiver.dedupe_retention
+    rate, retention, window = load.rate, config.retention, config.receiver.dedupe_retention
     record = EVENT_BYTES + load.handlers * RUN_BYTES
     if history == "off":
         return rate * (max(retention.records, window) * record + retention.bodies * load.body)
@@ -96,5 +97,5 @@ def disk_of(config: Config, load: PlannedLoad, history: str) -> float:
     if history == "off":
         return 0.0
     event, run, body = STORED_BYTES[history]
-    rate, retention = load.events_per_day / DAY, config.retention
+    rate, retention = load.rate, config.retention
     return rate * (retention.records * (event + load.handlers * run) + retention.bodies * load.body * body)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import pwd
+import subprocess
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -18,6 +20,8 @@ from typing import Any
 import tomli_w
 
 from receiver.config import Config, load
+from receiver.config.references import find_references
+from receiver.config.source_files import dotted
 from receiver.contract.errors import ConfigError
 from receiver.owned_files import copy_owner, make_folder
 
@@ -41,11 +45,15 @@ class Draft:
             os.fsync(file.fileno())
 
     def validate(self, config: Config, environ: Mapping[str, str]) -> Config:
-        """Load the whole config together with this file; raises ConfigError if it is invalid."""
+        """Load the whole config together with this file; raises ConfigError if it or its secrets cannot be read."""
         try:
-            return load(config.path, environ, also=self._draft)
+            tried = load(config.path, environ, also=self._draft)
         except ConfigError as error:
             raise ConfigError(str(error).replace(str(self._draft), str(self.path))) from None
+        if config.path is not None:
+            for key, path in _secret_files(self._draft, config.path.parent):
+                _require_readable(path, key, config.data_dir)
+        return tried
 
     def publish(self) -> None:
         """Rename the file to its final name. An existing file of this name is not overwritten."""
@@ -67,6 +75,38 @@ def _copy_ownership(descriptor: int, like: Path | None) -> None:
     copy_owner(descriptor, like)
     if like.stat().st_mode & 0o044 == 0o040:
         os.fchmod(descriptor, 0o640)
+
+
+def _secret_files(file: Path, base: Path) -> Iterator[tuple[str, Path]]:
+    """The files that a config file names for its secrets, with their keys."""
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    for key in find_references(content):
+        value: Any = content
+        for part in key:
+            value = value[part]
+        if value.startswith("file:"):
+            yield dotted(key), base / value.removeprefix("file:")
+
+
+def _require_readable(path: Path, key: str, data_dir: Path) -> None:
+    """Raise ConfigError if root could read a file and the services could not: they run as the owner of data_dir."""
+    if os.geteuid() != 0 or not data_dir.exists() or (owner := data_dir.stat()).st_uid == 0:
+        return
+    try:
+        user = pwd.getpwuid(owner.st_uid)
+        name, group, groups = user.pw_name, user.pw_gid, os.getgrouplist(user.pw_name, user.pw_gid)
+    except KeyError:  # in a container it may have no name
+        name, group, groups = str(owner.st_uid), owner.st_gid, []
+    command = ["/usr/bin/test", "-r", str(path)]
+    try:
+        tried = subprocess.run(command, check=False, user=owner.st_uid, group=group, extra_groups=groups)
+    except OSError:  # root without the capability to become another user
+        return
+    if tried.returncode:
+        raise ConfigError(
+            f"{key} refers to {path}, which the services may not read: they run as {name}, the owner of {data_dir}; "
+            f"let that user or its group read the file, and enter its folder"
+        )
 
 
 def check_folder(path: Path) -> None:

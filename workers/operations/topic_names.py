@@ -13,6 +13,7 @@ from receiver.contract.topics import PROBE, MappedBy, mapped_by, matches, transl
 from receiver.inbox import Declaration
 from receiver.inbox.queries.events import EventName
 from workers.plugins.router import wanted_by
+from workers.storeapi.sandbox.shop import TOPICS
 
 USUAL = "order.created"
 
@@ -64,11 +65,13 @@ def unsent(handlers: Iterable[Declaration], names: Iterable[SentName]) -> Iterat
 
 
 def known_topics(schemes: Iterable[Scheme]) -> set[str]:
-    """The topics that stores with these schemes may send. If a scheme has no topic map, those of all presets count."""
+    """The topics that stores with these schemes may send. If a scheme has no topic map, those of the sandbox and of all
+    presets count."""
     maps = [scheme.topics for scheme in schemes]
-    if not all(maps):
-        maps += [preset.topics for preset in PRESETS.values()]
-    return {topic for one in maps for topic in one.values()}
+    if all(maps):
+        return {topic for one in maps for topic in one.values()}
+    maps += [preset.topics for preset in PRESETS.values()]
+    return {*TOPICS, *(topic for one in maps for topic in one.values())}
 
 
 def sendable(schemes: Mapping[str, Scheme], handlers: Sequence[Declaration] | None) -> tuple[str, str] | None:
@@ -80,6 +83,14 @@ def sendable(schemes: Mapping[str, Scheme], handlers: Sequence[Declaration] | No
         if wanted:
             return min(wanted, key=lambda pair: (pair[1] != USUAL, not pair[1].endswith(".created"), *pair))
     return None
+
+
+def nearest_pattern(pattern: str, known: Iterable[str]) -> str:
+    """The topic, or `order.*`, that is most similar to a pattern; empty if a known topic matches it, or none is."""
+    known = set(known)
+    if any(matches(pattern, topic) for topic in known):
+        return ""
+    return nearest_topic(pattern, known | {f"{topic.partition('.')[0]}.*" for topic in known})
 
 
 def nearest_topic(topic: str, known: Iterable[str]) -> str:

@@ -120,7 +120,10 @@ class Context(Generic[M]):
         return result
 
     def key(self, key: str, *, scope: Literal["event", "resource", "store"] = "event") -> str:
-        """An idempotency key for the other side: the same for every attempt and replay of this run, and only for it."""
+        """An idempotency key for the other side: the same for every attempt and replay of this run.
+
+        No other run has it, unless `scope` is "resource" or "store": the handler's runs for the same one share it.
+        """
         place, _ = self._place(scope)
         return hashlib.sha256(f"{place}\0{self.store}\0{self.handler}\0{key}".encode()).hexdigest()[:32]
 

@@ -14,6 +14,7 @@ from typing import Any
 from receiver.config import Config
 from receiver.config.values import parse_duration
 from receiver.contract.errors import PluginError
+from receiver.contract.topics import matches
 from receiver.inbox import Declaration
 from workers.plugins import conditions
 from workers.plugins.router import Handler, Router
@@ -62,6 +63,12 @@ def missing_limits(config: Config, handlers: Iterable[Declaration]) -> dict[str,
         if (limit := one.details.get("limit")) and limit not in config.limits:
             found.setdefault(limit, []).append(one.handler)
     return found
+
+
+def unconfigured_stores(config: Config, handler: Declaration) -> list[str]:
+    """The stores of a handler that the config does not have. A config without stores is still being written."""
+    unknown = [one for one in handler.stores if not any(matches(one, store) for store in config.stores)]
+    return unknown if config.stores else []
 
 
 def redacted_reads(config: Config, handler: Handler) -> list[str]:

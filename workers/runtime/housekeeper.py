@@ -27,6 +27,7 @@ from receiver.inbox.known_data import KnownData
 from receiver.inbox.leases import LEADS_FOR_MS, LEASE_MS
 from workers.processes import Schedule, Signals, SignOfLife, begin_start
 from workers.runtime import maintenance
+from workers.runtime.config_reload import log_if_invalid
 from workers.runtime.failure_log import log_failed_runs
 from workers.runtime.server_outage import ServerOutage, wait_for_server
 
@@ -150,12 +151,14 @@ def main() -> int:
 
 
 def run(explicit: str | None, supervised: Config | None = None) -> int:
-    """Run one housekeeper process until it is asked to stop, with the supervisor's server; returns its exit code."""
+    """Run one housekeeper process until it is asked to stop; returns its exit code. Under a supervisor it works with
+    the supervisor's config, as a worker does."""
     begin_start()
     logs.setup("housekeeper")
     try:
-        config = load_from_environment(explicit)
-        config, _ = adopt(supervised or config, config)
+        if supervised:
+            log_if_invalid(log, explicit)
+        config = supervised or load_from_environment(explicit)
         wait_for_server(config.redis, log, works=False)
     except StorehooksError as error:
         print(f"storehooks housekeeper: {error}", file=sys.stderr)

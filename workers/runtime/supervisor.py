@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from receiver.config import Config
-from workers.plugins.validation_process import LOAD_SECONDS
+from workers.plugins.validation_process import LOAD_SECONDS, ValidatedPlugins
 from workers.processes import Signals, SignOfLife, describe_exit, isolate_child, name_process, wait_for_exit
 
 STEADY_SECONDS = 5.0
@@ -54,18 +54,19 @@ class _Child:
 
 
 def worker_programs(
-    config: Config, *, output: Path | None = None, environ: dict[str, str] | None = None
+    config: Config, plugins: ValidatedPlugins, *, output: Path | None = None, environ: dict[str, str] | None = None
 ) -> list[Program]:
     """The programs of `python -m workers`: the worker processes and a housekeeper.
 
-    However late one is started, it uses the server of this config: the file may have another one since.
+    However late one is started, it uses this config and these plugins: the files on disk may be invalid since, or
+    changed and not reloaded.
     """
     from workers.runtime import housekeeper
     from workers.runtime.worker import worker
 
     path = str(config.path) if config.path else None
     names = ["worker", *(f"worker {n}" for n in range(2, config.workers.processes + 1))]
-    calls = [(name, lambda: worker.run(path, config)) for name in names]
+    calls = [(name, lambda: worker.run(path, (config, plugins))) for name in names]
     calls.append(("housekeeper", lambda: housekeeper.run(path, config)))
     return [Program(name, call=call, output=output, environ=environ or {}) for name, call in calls]
 
@@ -84,6 +85,8 @@ class Supervisor:
         self.selector.register(self._signals, selectors.EVENT_READ, self._signals.clear)
         self._stopping = False
         self._on_hup: Callable[[], None] = lambda: None
+        self._hup_at = 0.0
+        """When HUP was last sent to processes."""
 
     def start(self, program: Program, restarts: int = 0) -> None:
         sys.stdout.flush()
@@ -117,8 +120,15 @@ class Supervisor:
         self._on_hup = call
 
     def change(self, before: list[Program], after: list[Program]) -> None:
-        """Start the programs that are only in `after`; let those that are only in `before` end, each with its drain."""
+        """After a reload: start the programs that are only in `after`; let those that are only in `before` end, each
+        with its drain. The others are started again as in `after`."""
         old, new = {one.name: one for one in before}, {one.name: one for one in after}
+        self._to_restart = [(at, new.get(one.name, one), restarts) for at, one, restarts in self._to_restart]
+        for name in old.keys() & new.keys() & self._children.keys():
+            kept = self._children[name]
+            kept.program = new[name]
+            if kept.started >= self._hup_at:  # it did not get HUP, and began as in `before`
+                os.kill(kept.pid, signal.SIGHUP)
         for name in old.keys() - new.keys():
             self._to_restart = [one for one in self._to_restart if one[1].name != name]
             if child := self._children.get(name):
@@ -126,7 +136,7 @@ class Supervisor:
                 os.kill(child.pid, signal.SIGTERM)
         for name in sorted(new.keys() - old.keys()):
             if child := self._children.get(name):  # it is still ending, and is started again after that
-                child.kill_at = None
+                child.program, child.kill_at = new[name], None
             else:
                 self.start(new[name])
 
@@ -135,6 +145,8 @@ class Supervisor:
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to the processes whose name begins with `name`. One that ends by it is started again."""
+        if number == signal.SIGHUP:
+            self._hup_at = time.monotonic()
         for child in self._children.values():
             if child.program.name.startswith(name):
                 child.is_replaced = child.is_replaced or number == signal.SIGTERM

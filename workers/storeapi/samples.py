@@ -27,8 +27,8 @@ def customer(number: int, rng: random.Random) -> dict[str, Any]:
 
 def order(number: int, rng: random.Random) -> dict[str, Any]:
     lines: list[dict[str, Any]] = [
-        {"product_id": rng.randint(1, 40), "quantity": rng.randint(1, 3), "price": price(rng)}
-        for _ in range(rng.randint(1, 3))
+        {"id": at, "product_id": rng.randint(1, 40), "quantity": rng.randint(1, 3), "price": price(rng)}
+        for at in range(1, rng.randint(1, 3) + 1)
     ]
     cents = sum(int(line["price"].replace(".", "")) * line["quantity"] for line in lines)
     return {

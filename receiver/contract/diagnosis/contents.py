@@ -17,11 +17,13 @@ MAX_NAMES = 10
 MAX_FIELDS = 12
 """The number of timestamps, of headers, and of fields of query and body that a search tries."""
 SEPARATORS = (".", "", ":", "|", "\n", "&", ";", ",", "-", "_", "::", "+", " ", "#", "/", "\r\n")
-# What may be signed, the most usual first: B body, T time, N another header or query field (n: one of the first), F a
-# field of the body (f: one of the first), U URL, M method, V version.
+# What may be signed: B body, T time, N another header or query field (n: one of the first), F a field of the body
+# (f: one of the first), U URL, M method, V version. The most usual first, but those that take longest last, so that a
+# search tries the others before it reaches its limit. docs/schemes.md lists them in words.
 SHAPES = (
-    "B", "TB", "VTB", "NB", "UB", "NTB", "UTB", "MUB", "VB", "VNTB", "MUTB", "T", "NT", "FT", "UT", "FF", "F", "UN",
-    "UF", "NUB", "NNB", "NUTB", "NNTB", "MUNTB", "MUT", "NUT", "NN", "NNT", "ffT", "NF", "MUNB", "fff", "NFT", "nnnB",
+    "B", "TB", "VTB", "NB", "UB", "NTB", "UTB", "MB", "MTB", "MUB", "VB", "MUTB", "T", "NT", "FT", "UT", "MT", "FF",
+    "N", "F", "UN", "UF", "NUB", "MNB", "NNB", "MUT", "NUT", "MNT", "NN", "NNT", "FB", "ffT", "NF", "MUNB", "fff",
+    "NUTB", "NNTB", "VNTB", "MNTB", "MUNTB", "NFT", "nnnB", "FTB",
 )  # fmt: skip
 ENDS = {"": 9, "\n": 4, "\r\n": 2}
 """The texts that may follow the last part, with the number of parts up to which each is tried."""
@@ -91,6 +93,12 @@ class Slots:
         for version in VERSIONS:
             self._add("V", version, version.encode())
 
+    @property
+    def fixed(self) -> list[str]:
+        """The parts that every capture has, as they are written in `signed`: body, method, URL and versions."""
+        ways = [way.placeholder for letter in "BMUV" for data in self.slots[letter] for way in self._by_data[data]]
+        return [way for way in ways if ":" not in way]  # not a header that is equal to one of them
+
     def _add_names(self, capture: Capture, taken: set[str]) -> list[str]:
         sources = [
             source
@@ -131,10 +139,16 @@ class Slots:
 
 
 def _orders(shape: str) -> Iterator[str]:
-    """Every order of a shape's letters. A version is first, and the URL follows the method."""
+    """Every order of a shape's letters. A version is first.
+
+    Method, URL and a header in every order would take most of the search, so there the method is first, or before the
+    URL.
+    """
     first = "V" if shape.startswith("V") else ""
-    units = ["MU", *shape.replace("MU", "")] if "MU" in shape else list(shape[len(first) :])
-    return (first + "".join(order) for order in dict.fromkeys(permutations(units)))
+    for letters in dict.fromkeys(permutations(shape[len(first) :])):
+        order = first + "".join(letters)
+        if not set(order) >= set("MUN") or "MU" in order or order.startswith("M"):
+            yield order
 
 
 def find_times(capture: Capture, beside: dict[str, str]) -> list[Timestamp]:

@@ -10,6 +10,7 @@ import orjson
 import tomli_w
 
 from receiver.contract.diagnosis.captures import OMITTED, Capture, omitted
+from receiver.contract.diagnosis.contents import MAX_TIMES
 from receiver.contract.diagnosis.event_sources import choose_sources, guess_id
 from receiver.contract.diagnosis.formatting import some
 from receiver.contract.diagnosis.search import Match, Search, decode_secret_variants, find_signer
@@ -217,14 +218,16 @@ class _Detector:
             return ", ".join(source.removeprefix("header:") for source in sources) or "none"
 
         length = min(len(one.body) for one in self.captures)
-        limit = f", not all: a body of {length:,} bytes takes too long; capture a shorter one" if search.stopped else ""
+        shorter = f"capture a body shorter than {length:,} bytes, or remove headers that are not signed"
+        limit = f", not all: it takes too long; {shorter}" if search.stopped else ""
         url = "" if self.url else ", none with a URL"
         keys = [f"{key.encoding} without its prefix" if key.prefix else key.encoding for key in search.keys]
         return (
             f"{len(PRESETS)} presets",
             f"signatures: {names(search.places)}",
-            f"timestamps: {names(time.source for time in search.times)}",
+            f"timestamps: {names(time.source for time in search.times[:MAX_TIMES])}",
             f"other values: {names(search.slots.names)}",
+            f"parts, combined as in docs/schemes.md: {', '.join(search.slots.fixed)}",
             f"the secret read as {', '.join(keys) or 'nothing'}",
             f"{search.tried:,} ways to build the signed content{url}{limit}",
         )

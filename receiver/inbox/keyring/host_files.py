@@ -84,8 +84,7 @@ class KeyringFiles:
 
     def remove_leftovers(self) -> None:
         """Receivers call it from time to time: a leftover may hold a secret that was deleted since then."""
-        for file in (self.copy_file, self.pending_file):
-            remove_leftovers(file)
+        remove_leftovers(self.copy_file, self.pending_file)
 
     def write_copy(self, version: int, sealed: Sealed) -> None:
         _write(self.copy_file, sealed, version)
@@ -178,11 +177,12 @@ def replace_file(file: Path, content: bytes) -> None:
         raise
 
 
-def remove_leftovers(file: Path) -> None:
-    """Remove the temporary files that `replace_file` made for this file, in processes that were ended meanwhile. Only
-    for files of data_dir: in a folder of the user's, a file of such a name may be the user's own."""
-    made = re.compile(rf"\.{re.escape(file.stem)}-[a-z0-9_]{{8}}")  # as mkstemp names them
-    with suppress(OSError), os.scandir(file.parent) as found:
+def remove_leftovers(*files: Path) -> None:
+    """Remove the temporary files that `replace_file` made for these files of one folder, in processes that were ended
+    meanwhile. Only for files of data_dir: in a folder of the user's, a file of such a name may be the user's own."""
+    stems = "|".join(re.escape(file.stem) for file in files)
+    made = re.compile(rf"\.(?:{stems})-[a-z0-9_]{{8}}")  # as mkstemp names them
+    with suppress(OSError), os.scandir(files[0].parent) as found:
         for one in found:
             if made.fullmatch(one.name) and one.is_file(follow_symlinks=False):
                 with suppress(OSError):  # removed by another process, or not ours

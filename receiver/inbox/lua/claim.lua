@@ -80,8 +80,7 @@ local function about_item(id, handler)
   if not fields[handler] then
     if handler == '' then read_routes() else fields[handler] = fields_of(handler) end
   end
-  local about = redis.pcall('HMGET', P .. 'e:' .. id, unpack(fields[handler]))
-  return not about.err and about or nil
+  return read_fields(id, unpack(fields[handler]))
 end
 
 local function count_leased(lane)

@@ -132,9 +132,8 @@ end
 
 local function finish(item, token, outcome, detail, delay)
   local id, handler = split(item)
-  local about = redis.pcall('HMGET', P .. 'e:' .. id, 'r:' .. handler, 'store', 'topic', 'resource', 'open', 'bad',
-    'k:' .. handler)
-  local run = not about.err and parse_run(about[1])
+  local about = read_fields(id, 'r:' .. handler, 'store', 'topic', 'resource', 'open', 'bad', 'k:' .. handler)
+  local run = about and parse_run(about[1])
   if not run or run.state ~= 'leased' or run.token ~= token then
     redis.pcall('HINCRBY', P .. 'n', 'stale', 1)
     forgive_if_late(id, handler, token)

@@ -19,8 +19,7 @@ local PROBE = 'storehooks-probe.sent' -- our own: it needs no handler
 local function read_event(id, first, many)
   local fields = { 'r:', 'store', 'open', 'received', 'topic', 'resource' }
   for at = 0, many - 1 do fields[#fields + 1] = 'r:' .. ARGV[first + PARTS * at] end
-  local found = redis.pcall('HMGET', P .. 'e:' .. id, unpack(fields))
-  return not found.err and found or {}
+  return read_fields(id, unpack(fields)) or {}
 end
 
 -- How long until an event that no handler wants is looked at again; 0 if it can be settled. At a server that is new, or

@@ -74,8 +74,8 @@ local function advance_leaderless()
 end
 
 local function examine(id)
-  local about = redis.pcall('HMGET', P .. 'e:' .. id, 'state', 'store')
-  if about.err or about[1] ~= 'open' or not about[2] then return end
+  local about = read_fields(id, 'state', 'store')
+  if not about or about[1] ~= 'open' or not about[2] then return end
   local fields = redis.call('HGETALL', P .. 'e:' .. id)
   for at = 1, #fields, 2 do
     local handler = string.match(fields[at], '^r:(.*)$')

@@ -14,6 +14,8 @@ from receiver.inbox.redis.server_faults import ServerFault, fault_of_mode
 
 HIGH_MEMORY = 0.85
 """Above this fraction of maxmemory no delivery goes to the inbox, so that workers can still write how runs ended."""
+REPLICA_SECONDS = 5
+"""A replica acknowledges each second. One that has not for longer than this hangs, or its network does."""
 SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy")
 
 
@@ -31,6 +33,9 @@ class ServerState:
     machine_memory: int = 0
     role: str = "master"
     replicas: int = 0
+    """Those that answer."""
+    silent_replicas: int = 0
+    """Those that are connected and do not answer. The server drops them after its repl-timeout, 60 s by default."""
     write_fault: str = ""
     """Why it refuses writes now: a full disk, a failed snapshot."""
 
@@ -42,6 +47,7 @@ def read_state(client: Redis, *, writes: bool = False) -> ServerState:
     """
     info: Mapping[str, Any] = client.info()
     settings = _settings(client)
+    silent = _silent_replicas(info)
     version, valkey = str(info.get("redis_version", "0")), info.get("valkey_version")
     return ServerState(
         fault=_fault(client, info, writes=writes),
@@ -54,7 +60,8 @@ def read_state(client: Redis, *, writes: bool = False) -> ServerState:
         maxmemory=int(info.get("maxmemory", 0)),
         machine_memory=int(info.get("total_system_memory", 0)),
         role=str(info.get("role", "master")),
-        replicas=int(info.get("connected_slaves", 0)),
+        replicas=int(info.get("connected_slaves", 0)) - silent,
+        silent_replicas=silent,
         write_fault=_write_fault(info),
     )
 
@@ -71,6 +78,11 @@ def _fault(client: Redis, info: Mapping[str, Any], *, writes: bool) -> ServerFau
         return format_fault(client, write=writes)
     except BusyLoadingError:  # it is usable soon, so that is no reason to refuse it
         return None
+
+
+def _silent_replicas(info: Mapping[str, Any]) -> int:
+    shown = [info.get(f"slave{number}") for number in range(int(info.get("connected_slaves", 0)))]
+    return sum(isinstance(one, dict) and int(one.get("lag", 0)) > REPLICA_SECONDS for one in shown)
 
 
 def _settings(client: Redis) -> dict[str, str]:

@@ -398,6 +398,54 @@ def test_the_data_directory_does_not_follow_from_the_working_directory(
     assert found("", STOREHOOKS_REDIS__DATA_DIR="/own") == ("/own", "$STOREHOOKS_REDIS__DATA_DIR")
 
 
+HALF = "[[[ half an edit\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "included", "found"),
+    [
+        ("", "", "data"),
+        ('[redis]\ndata_dir = "mine"\n', "", "mine"),
+        ('redis = {data_dir = "mine"}\n', "", "mine"),
+        (f'[redis]\ndata_dir = "mine"  # here\n{HALF}', "", "mine"),
+        (f'{HALF}redis.data_dir = "mine"\n', "", "mine"),
+        (f'{HALF}["redis"]\n"data_dir" = "file:where.txt"\n', "", "mine"),
+        (f'# data_dir = "other"\n{HALF}', "", "data"),
+        (f'{HALF}[redis]\nurl = "x"\n', '[redis]\ndata_dir = "mine"\n', "mine"),
+        (HALF, f'[redis]\ndata_dir = "mine"\n{HALF}', "mine"),
+        ('[redis]\ndata_dir = "mine"\n', HALF, "mine"),
+        ('include = [\n  "parts/*.toml",\n]\n', 'redis.data_dir = "mine"\n', "mine"),
+        (f'include = ["parts/*.toml"]\n{HALF}', 'redis.data_dir = "mine"\n', "mine"),
+        (f'include = [\n  "parts/*.toml",\n]\n{HALF}', 'redis.data_dir = "mine"\n', None),
+        ('[redis]\ndata_dir "mine"\n', "", None),
+        (f'redis = {{data_dir = "mine"}}\n{HALF}', "", None),
+        (f'[redis]\ndata_dir = "mine"\n{HALF}data_dir = "other"\n', "", None),
+        ('[redis\ndata_dir = "mine"\n', "", None),
+        ("[redis]\ndata_dir = 3\n", "", None),
+    ],
+)
+def test_the_data_directory_is_found_where_one_line_of_an_invalid_config_tells_it(
+    text: str, included: str, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STATE_DIRECTORY", "STOREHOOKS_REDIS__DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    for folder in ("parts", "stores.d"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "part.toml").write_text(included if ("parts" in text) == (folder == "parts") else "")
+    (tmp_path / "where.txt").write_text("mine\n")
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    if found is None:
+        with pytest.raises(ConfigError, match=re.escape(str(file))):
+            config.data_dir_from_environment(str(file))
+    else:
+        assert config.data_dir_from_environment(str(file)) == tmp_path / found
+    monkeypatch.setenv("STOREHOOKS_REDIS__DATA_DIR", "/own")
+    assert config.data_dir_from_environment(str(file)) == Path("/own")
+    file.unlink()
+    assert config.data_dir_from_environment(str(file)) == Path("/own")
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
@@ -414,3 +462,38 @@ def test_a_variable_that_leaves_the_data_directory_to_the_working_directory_is_r
     file.write_text('redis.data_dir = "data"' if variable.endswith("DATA_DIR") else "")
     with pytest.raises(ConfigError, match=f"{re.escape(f'${variable}')} .*{said}.*; set an absolute path"):
         config.load(file, {variable: value})
+
+
+def _looped(folder: Path) -> None:
+    (folder / "config.toml").unlink()
+    (folder / "config.toml").symlink_to("config.toml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[redis]\ndata_dir = true\n",
+        f"[receiver]\ndedupe_window = {'9' * 400}\n",
+        f"[workers]\nprocesses = {'9' * 5000}\n",
+        'include = ["stores\\u0000.d/*.toml"]\n',
+        '[network]\nca_file = "\\u0000"\n',
+        f"x = {'[' * 5000}{']' * 5000}\n",
+        "",
+    ],
+    ids=[
+        "a number",
+        "a long number",
+        "more digits than Python reads",
+        "NUL",
+        "NUL in a path",
+        "nested",
+        "loop of links",
+    ],
+)
+def test_whatever_is_wrong_with_a_config_is_a_config_error(tmp_path: Path, text: str) -> None:
+    """At HUP any other exception ended the process, which should go on with the config that it has."""
+    (tmp_path / "config.toml").write_text(text)
+    if not text:
+        _looped(tmp_path)
+    with pytest.raises(ConfigError):
+        config.load_from_environment(str(tmp_path / "config.toml"))

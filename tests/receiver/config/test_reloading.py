@@ -105,7 +105,7 @@ def test_each_process_that_reads_the_config_again_uses_it_in_this_way() -> None:
         str(path.relative_to(ROOT)): path.read_text()
         for folder in ("receiver", "workers")
         for path in (ROOT / folder).rglob("*.py")
-        if re.search(r"\badopt\(self\._?config,", path.read_text())
+        if re.search(r"\badopt\((self\._?)?config,", path.read_text())
     }
     assert set(readers) == set(RELOADS)
     for name, text in readers.items():

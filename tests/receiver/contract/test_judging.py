@@ -177,7 +177,9 @@ def outcome(judge: Any, headers: dict[str, str], body: bytes, store: Store) -> D
     return replace(delivery, event=event, content_hash="")
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.slow if seed else pytest.mark.full) for seed in range(4)]
+)
 def test_compiled_and_step_by_step_judging_agree(seed: int) -> None:
     chance = random.Random(seed)
     seen: Counter[str] = Counter()

@@ -170,13 +170,13 @@ def test_a_refused_batch_is_released_as_its_events(make_system: Callable[..., Sy
     text = system.config_file.read_text()
     system.config_file.write_text(text.replace(batches.SECRET, "new secret"))
     would = system.run_cli("refused", "release", "--dry-run")
-    assert "at most 9 would be accepted" in would.stdout, would.stdout + would.stderr
+    assert "at most 9 events would be accepted" in would.stdout, would.stdout + would.stderr
     assert re.search(r"^  storehooks refused release\b.* accept what is valid$", would.stdout, re.MULTILINE), (
         would.stdout
     )
     assert "storehooks events" not in would.stdout, "nothing new is there"
     released = system.run_cli("refused", "release", "--yes")
-    assert "6 accepted" in released.stdout, released.stdout + released.stderr
+    assert "6 events accepted" in released.stdout, released.stdout + released.stderr
     assert "3 duplicates: accepted already, by an earlier release or delivery" in released.stdout
     assert counters(system)["accepted"] == 6
     assert system.refusals().count() == 0, "the empty one is gone, too"

@@ -137,7 +137,7 @@ def test_a_refused_delivery_with_a_signature_in_the_query_is_released_after_the_
     assert web.run_cli("verify", "--store", "late", "--request", str(captured)).returncode == 0
     assert web.run_cli("verify", "--store", "late", "--refused", "last").returncode == 0
     released = web.run_cli("refused", "release", "--store", "late", "--yes")
-    assert "1 accepted" in released.stdout, released.stdout + released.stderr
+    assert "1 event accepted" in released.stdout, released.stdout + released.stderr
 
 
 def test_a_captured_request_line_holds_the_query(web: System) -> None:

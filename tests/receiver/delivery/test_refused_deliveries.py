@@ -516,7 +516,7 @@ def test_deliveries_of_a_missing_store_are_released_once_it_is_configured(shared
     assert shared.http.post("/webhooks", headers=common.headers, content=common.body).status_code == 401
     eventually(lambda: refusals_of(shared).newest(limit=1)[0].id == number + 1)
     still = shared.run_cli("refused", "release", str(number), str(number + 1), "--yes")
-    assert (still.returncode, "2 still refused: unknown-store" in still.stdout) == (1, True)
+    assert (still.returncode, "2 deliveries still refused: unknown-store" in still.stdout) == (1, True)
     assert release(shared, "--store", "west", "--dry-run", more=MISSING_STORE)["accepted"] == 2
     assert release(shared, str(number), more=MISSING_STORE)["accepted"] == 1
     assert release(shared, "--store", "west", more=MISSING_STORE)["accepted"] == 1
@@ -672,3 +672,13 @@ def test_a_damaged_file_is_set_aside_and_the_next_refusals_are_stored(system: Sy
     assert Path(f"{file}-damaged").exists()
     assert system.log("web").count("the file of refused deliveries was damaged") == 1
     assert "cannot be written" not in system.log("web")
+
+
+def test_a_refused_delivery_is_recorded_with_the_address_that_a_trusted_proxy_names(system: System) -> None:
+    text = system.config_file.read_text()
+    system.config_file.write_text(text.replace("threads = 4", 'threads = 4\ntrusted_proxies = ["127.0.0.1"]'))
+    system.start("web")
+    forged = {"webhook-id": "msg_1", "webhook-signature": "v1,AAAA", "x-forwarded-for": "203.0.113.66, 192.0.2.7"}
+    assert system.http.post("/webhooks/north", headers=forged, content=b"{}").status_code == 401
+    (refusal,) = eventually(lambda: system.refusals().newest(), what="the refusal is stored")
+    assert refusal.address == "192.0.2.7"

@@ -72,7 +72,7 @@ def test_a_sealed_authorization_is_verified_and_released(make_system: Callable[.
     correct(system)
     assert "1 refused of acme; 1 valid with the current config." in shown(system, "verify", "--refused", "last")
     done = system.run_cli("refused", "release", "--store", "acme", "--yes")
-    assert (done.returncode, "1 accepted" in done.stdout) == (0, True), done.stdout
+    assert (done.returncode, "1 event accepted" in done.stdout) == (0, True), done.stdout
     (event,) = system.ledger.events(store="acme")
     assert event.delivery_id == "evt_1"
     record = system.ledger.event(event.id)
@@ -91,7 +91,7 @@ def test_under_another_key_or_without_one_verify_and_release_say_why_not(
     told = shown(system, "verify", "--refused", "last")
     assert "incomplete: the scheme reads authorization, whose value is sealed under a [secrets] key that is not" in told
     assert "run this with the [secrets] key that the receiver had then" in told
-    assert "1 still refused: incomplete" in shown(system, "refused", "release", "--yes")
+    assert "1 delivery still refused: incomplete" in shown(system, "refused", "release", "--yes")
     assert system.refusals().count() == 1
 
 
@@ -107,7 +107,7 @@ def test_without_a_key_on_arrival_it_is_not_stored_and_verify_says_what_to_set(
     assert 'set [secrets] key = "env:KEYRING_KEY" for every process' in told
     assert "([schemes." not in told  # the fix belongs to another table
     told = shown(system, "refused", "release", "--store", "acme", "--yes")
-    assert "1 still refused: incomplete" in told
+    assert "1 delivery still refused: incomplete" in told
     assert "storehooks verify --store acme --refused last" in told
 
 

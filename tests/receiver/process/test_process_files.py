@@ -177,3 +177,16 @@ def test_a_file_that_was_created_again_is_not_removed(tmp_path: Path, monkeypatc
     monkeypatch.setattr("receiver.process.process_files.fcntl.lockf", lock_late)
     assert found(tmp_path) == set()
     assert path.read_text() == "new"
+
+
+def test_a_process_whose_disk_was_slow_does_not_remove_its_own_file(tmp_path: Path, hold: Hold) -> None:
+    """It looked for the files of killed processes after it had its own, which looks unheld from inside."""
+    process = hold(
+        "import threading\nfrom receiver.process import process_files as p\n"
+        "really, looks, folder = p.held, threading.Event(), Path(sys.argv[1])\n"
+        "p.held = lambda at: (looks.set(), time.sleep(0.5), really(at))[2]\n"
+        "thread = threading.Thread(target=p.hold, args=(folder, 'worker'))\n"
+        "thread.start(); looks.wait(); p.show_life(folder, 'worker'); thread.join()\n"
+        f"{FOREVER}"
+    )
+    assert found(tmp_path) == {("worker", process.pid)}

@@ -63,6 +63,7 @@ def careless_dev(tmp_path: Path) -> Iterator[Callable[[], Process]]:
         process.stop()
 
 
+@pytest.mark.full
 def test_whatever_the_umask_no_other_user_can_read_the_data_directory(
     careless_dev: Callable[[], Process], tmp_path: Path
 ) -> None:

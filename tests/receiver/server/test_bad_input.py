@@ -90,6 +90,7 @@ def test_every_case_gets_its_exact_status_on_uvloop_and_on_asyncio(web: System, 
     assert stored(web) == stored(on_asyncio)
 
 
+@pytest.mark.full
 def test_the_flask_app_under_a_plain_wsgi_server_answers_and_stores_alike(
     tmp_path_factory: pytest.TempPathFactory, plain: System
 ) -> None:

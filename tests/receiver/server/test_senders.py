@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from flask import Flask
 
+from receiver.contract.sender_address import TrustedProxies, sender_at
 from receiver.delivery.answers import Answer, json_answer
-from receiver.delivery.sender_address import TrustedProxies, sender_at
 from receiver.server import turns
 from receiver.server.flask_bridge import MOST_OF_STORE, FlaskBridge, LongWorkBridge
 from receiver.server.held_bytes import SPARE_BYTES, KnownSenders

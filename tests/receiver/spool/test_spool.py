@@ -66,6 +66,7 @@ def test_a_spooled_delivery_is_read_back_unchanged(system: System, tmp_path: Pat
     assert events.summary() == (0, 0.0)
 
 
+@pytest.mark.full
 def test_a_delivery_is_not_overtaken_by_one_batch_after_another(system: System, tmp_path: Path) -> None:
     """A captured batch of 1,000, sent again and again while Redis was away, delayed other stores for up to 3 s."""
     first, *rest = (system.delivery() for _ in range(1000))

@@ -293,6 +293,10 @@ def test_an_ambiguous_or_unknown_id_is_a_sentence_with_the_candidates() -> None:
     for which in ("abc", "zzzz", "last"):
         with pytest.raises(NotFound, match="no event"):
             choose(which, ids if which != "last" else [], kind="events", missing="no event")
+    with pytest.raises(NotFound, match="no event; a shortened id has at least 4 characters"):
+        choose("abc", ids, kind="events", missing="no event")
+    with pytest.raises(NotFound, match=r"no event$"):
+        choose("zzz", ids, kind="events", missing="no event")
     older = [f"{number:08d}" for number in range(NEWEST)]
     assert choose("abcd", [*older[1:], "abcd1"], kind="events", missing="no event") == "abcd1"
     with pytest.raises(NotFound, match="no event"):

@@ -151,7 +151,66 @@ def test_handlers_shows_what_workers_run_beside_what_is_on_disk(make_system: Cal
     assert system.run_cli("handlers", "pause", "shop.greet", "--yes").returncode == 0
     assert "storehooks handlers resume shop.greet" in system.run_cli("handlers").stdout
     assert listed()["shop.greet"]["state"] == "paused"
-    assert listed(env={"REDIS_URL": "redis://127.0.0.1:1"})["shop.greet"]["state"] == "unknown"
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_handlers_says_that_without_redis_it_is_unknown_what_runs(
+    make_system: Callable[..., System], option: list[str]
+) -> None:
+    """RUNNING was empty, as if no worker ran a handler. It exits with 0: what is on disk was loaded and is valid."""
+    system = make_system(plugin=HELLO)
+    done = system.run_cli("handlers", *option, env={"REDIS_URL": "redis://127.0.0.1:1"})
+    assert done.returncode == 0
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("what workers run is unknown, because Redis cannot be read: the Redis server at ")
+    assert "does not answer" in sentence
+    if option:
+        (one,) = json.loads(done.stdout)
+        assert (one["handler"], one["state"], one["running"]) == ("shop.greet", "unknown", None)
+    else:
+        assert re.search(r"^shop\.greet +unknown .* unknown ", done.stdout, re.MULTILINE)
+
+
+def test_handlers_warns_of_stores_that_the_config_does_not_have(make_system: Callable[..., System]) -> None:
+    """docs/plugins.md says so; only doctor did."""
+    for options, warning in (
+        (
+            '"order.*", stores="nort"',
+            "shop.greet is for the store nort, which is not configured; there are: north, south",
+        ),
+        ('"order.*", stores="n*"', ""),
+        ('"order.*"', ""),
+    ):
+        system = make_system(plugin=HELLO.replace('"order.*"', options))
+        assert system.run_cli("handlers").stderr.strip() == warning
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        (["--store", "nort"], "no store nort is configured; did you mean north?"),
+        (["--store", "zzz"], "no store zzz is configured"),
+        (["--topic", "ordr.*"], "no known topic is ordr.*; did you mean order.*?"),
+        (["--topic", "order.craeted"], "no known topic is order.craeted; did you mean order.created?"),
+        (["--topic", "order.delivered"], ""),
+        (["--topic", "ord*"], ""),
+        (["--topic", "warehouse.flooded"], ""),
+        (["--store", "north"], ""),
+    ],
+)
+def test_events_says_which_name_may_be_wrong_if_nothing_is_found(system: System, options: list[str], hint: str) -> None:
+    for json_ in ([], ["--json"]):
+        done = system.run_cli("events", *options, *json_)
+        assert (done.returncode, done.stderr.strip()) == (0, hint)
+
+
+def test_events_of_a_store_that_was_removed_are_listed_without_a_hint(system: System) -> None:
+    event_id = system.accept("order.created")
+    text = system.config_file.read_text().replace("[stores.north]", "[stores.west]")
+    system.config_file.write_text(text)
+    done = system.run_cli("events", "--store", "north", "--json")
+    assert [one["id"] for one in json.loads(done.stdout)] == [event_id]
+    assert done.stderr == ""
 
 
 def test_handlers_that_running_workers_have_not_loaded_need_a_reload(make_system: Callable[..., System]) -> None:
@@ -298,6 +357,7 @@ def test_send_warns_of_an_unknown_topic_and_sends_it(make_system: Callable[..., 
     assert system.ledger.events()[0].topic == "order.craeted"
     assert "unknown topic custmer.created; did you mean customer.created?" in printed("custmer.created")
     assert "unknown topic zzz. It is sent anyway." in printed("zzz")
+    assert "unknown topic" not in printed("order.delivered"), "the sandbox store sends it"
     for known in ("order.created", "orders/create", "loyalty.points_awarded"):
         assert printed(known) == ""
     assert printed("order.craeted") == "", "the store has sent it, so it is known"

@@ -22,7 +22,7 @@ from receiver.inbox import server_url as url_of
 from receiver.inbox.redis.server_faults import describe
 from receiver.spool import REFUSED_FILE
 from tests.support.console import Browser
-from tests.support.harness import Process, System, children_of, comm, eventually, free_port, gone, storehooks
+from tests.support.harness import SECRET, Process, System, children_of, comm, eventually, free_port, gone, storehooks
 from tests.support.programs import ROOT, start_command, with_times
 
 HELLO = (
@@ -274,12 +274,36 @@ def test_an_invalid_config_is_reported_and_the_old_one_stays_in_use(dev: DevRun)
     eventually(lambda: process.output().count("shop.greet") > lines, 15)
 
 
+def test_workers_that_are_killed_while_the_config_is_invalid_go_on_with_the_old_one(dev: DevRun) -> None:
+    process = dev.start()
+    log = dev.data / "logs" / "worker.log"
+    eventually(lambda: log.exists() and "worker started" in log.read_text(), 20)
+    dev.system.config_file.write_text(dev.system.config_file.read_text() + "[[[ half an edit\n")
+    eventually(lambda: "not reloaded, the old one stays in use" in process.output(), 20)
+    for name in ("worker", "housekeeper"):
+        os.kill(dev.children()[name], signal.SIGKILL)
+    eventually(lambda: log.read_text().count("worker started") == 2, 20)
+    eventually(lambda: log.read_text().count("config refused, the old one stays") == 2, 20)
+    assert "exit code" not in process.output()
+
+
+def test_hup_reloads_also_what_processes_that_are_started_later_use(dev: DevRun) -> None:
+    """As after `stores remove`: a file that is gone is not a changed one."""
+    included = dev.system.folder / "stores.d" / "west.toml"
+    included.parent.mkdir(exist_ok=True)
+    included.write_text(f'[stores.west]\nsigning_secrets = ["{SECRET}"]\n')
+    process = dev.handled()
+    included.unlink()
+    process.send(signal.SIGHUP)
+    eventually(lambda: "config.toml and plugins reloaded" in process.output(), 20)
+
+
 def test_refused_deliveries_are_printed_a_few_at_a_time(dev: DevRun) -> None:
     process = dev.handled()
     done = dev.system.run_cli("send", "order.created", "--store", "north", "--tamper", "body")
     assert done.returncode == 1
     eventually(lambda: re.search(r"north  refused          1     signature-mismatch\n", process.output()), 5)
-    eventually(lambda: re.search(r"-- why: \S+ verify --refused 1\n", process.output()), 5)
+    eventually(lambda: re.search(r"-- why: \S+ verify --refused 1 --config \S+\n", process.output()), 5)
     for _ in range(30):
         assert dev.system.post(Request({}, b"{}")).status_code == 401
 

@@ -143,6 +143,7 @@ ACTIONS = ("created", "updated", "deleted", "paid", "shipped", "delivered", "can
 ORDERS = {f"order.{action}" for action in ACTIONS}
 
 
+@pytest.mark.full
 def test_each_topic_keeps_one_subscription_however_often_files_are_saved_and_processes_restart(
     start_dev: Callable[[str], ManagedDev],
 ) -> None:

@@ -59,6 +59,7 @@ def follow(system: System) -> Iterator[Callable[..., Following]]:
         one.process.wait(5)
 
 
+@pytest.mark.full
 def test_events_are_printed_in_order_of_acceptance_until_ctrl_c(
     system: System, follow: Callable[..., Following]
 ) -> None:

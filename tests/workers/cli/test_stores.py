@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -26,6 +27,7 @@ from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration, Outcome
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.process.process_files import held
+from receiver.spool import open_refusals
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import (
     OTHER_SECRET,
@@ -38,7 +40,7 @@ from tests.support.harness import (
     sandbox_config,
 )
 from tests.support.programs import start_command
-from workers.cli import storehooks
+from workers.cli import store_steps, storehooks
 from workers.operations.store_files import Draft, as_toml, check_folder, file_of, path_for
 from workers.storeapi import client_for_store
 from workers.subscriptions.managed_store import declared_handlers
@@ -202,6 +204,25 @@ def test_nothing_is_written_when_the_token_is_refused(setup: StoreSetup) -> None
     assert setup.subscribed_topics() == []
 
 
+def test_what_the_receiver_refuses_is_not_said_to_be_reloaded(
+    setup: StoreSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was, and the command's own probes were stored as refused deliveries."""
+    monkeypatch.setattr(store_steps, "RELOAD_SECONDS", 2.0)
+    done = setup.add("--json", "--secret", "env:ONLY_HERE", env={"ONLY_HERE": OTHER_SECRET})
+    try:
+        added = json.loads(done.stdout)
+        assert (done.exit_code, added["reloaded"]) == (1, [])
+        assert added["left"][0].startswith("the receiver still serves the old config after 2 s; its log says why")
+        assert added["left"][-1] == "storehooks subscriptions apply --store east"
+        assert "receiver" not in added, "no probe was sent"
+    finally:
+        monkeypatch.undo()
+        left = setup.cli("stores", "remove", "east", "--keep-subscriptions", "--yes", env={"ONLY_HERE": OTHER_SECRET})
+    assert left.exit_code == 0, left.output
+    assert setup.system.ledger.counters().total["refused"] == 0
+
+
 def test_subscriptions_are_created_only_after_the_receiver_knows_the_store(setup: StoreSetup) -> None:
     done = setup.add("--no-reload", "--wait", "0s")
     try:
@@ -216,11 +237,53 @@ def test_subscriptions_are_created_only_after_the_receiver_knows_the_store(setup
         assert setup.cli("stores", "remove", "east", "--yes").exit_code == 0
 
 
+def test_an_interrupted_add_can_be_finished_by_what_is_printed(setup: StoreSetup) -> None:
+    """The same command said only that the store exists, and doctor named no reload: all deliveries were refused."""
+    setup.add("--no-reload", "--no-subscribe")  # what is left if it is killed after it has written the file
+    finish = "storehooks subscriptions apply --store east"
+    hup = "send HUP to `storehooks web` and `storehooks worker` on each host"
+    new = load(setup.system.config_file, {}).known_stores["east"]
+    request = compose(new, topic="order.created", delivery_id="interrupted", data={}, now=time.time())
+    refusals = open_refusals(setup.system.folder / "data")
+    try:
+        again = setup.add()
+        assert isinstance(again.exception, ConfigError)
+        said = str(again.exception)
+        assert said.endswith(
+            f". To finish a `stores add` that was interrupted: {hup}, to reload the config; then {finish}"
+        )
+
+        assert setup.system.post(request, "east").status_code == 401
+        eventually(lambda: list(refusals.newest(store="east")), what="the refusal is stored")
+        found = setup.cli("doctor", "--timeout", "20s", env={"COLUMNS": "300"}).output
+        for command in ("subscriptions plan", "refused release"):
+            lines = rf"^ +fix: {hup}, unless they .*; then\n +\S*storehooks {command} --store east --config "
+            assert re.search(lines, found, re.MULTILINE), found
+
+        for process in setup.system.processes[:2]:
+            process.send(signal.SIGHUP)
+        eventually(lambda: setup.system.post(request, "east").status_code == 200, what="web knows the store")
+        assert setup.cli(*finish.split()[1:], "--yes").exit_code == 0
+        assert setup.subscribed_topics() == ["order.created", "order.paid"]
+    finally:
+        assert setup.cli("stores", "remove", "east", "--yes").exit_code == 0
+        refusals.delete([one.id for one in refusals.newest(store="east")])
+
+
+def test_a_store_without_an_api_has_no_subscriptions_to_finish(setup: StoreSetup) -> None:
+    arguments = ("stores", "add", "west", "--secret", "new", "--yes", "--no-reload", "--no-subscribe")
+    setup.cli(*arguments)
+    try:
+        assert str(setup.cli(*arguments).exception).endswith("on each host, to reload the config")
+    finally:
+        assert setup.cli("stores", "remove", "west", "--yes").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["stores", "add", "North West", "--yes"], "a store's name has only lower-case letters"),
-        (["stores", "add", "north", "--secret", "new", "--yes"], "config.toml:14: store north already exists"),
+        (["stores", "add", "north", "--secret", "new", "--yes"], "config.toml:14: store north already exists$"),
         (
             ["stores", "add", "west", "--scheme", "shopfy", "--secret", "new", "--yes"],
             "there is no scheme shopfy; did you mean",
@@ -234,7 +297,7 @@ def test_subscriptions_are_created_only_after_the_receiver_knows_the_store(setup
 )
 def test_wrong_use_changes_nothing(setup: StoreSetup, arguments: list[str], says: str) -> None:
     done = setup.cli(*arguments)
-    assert says in str(done.exception)
+    assert says in f"{done.exception}$"  # $ is the end: no hint follows where none applies
     assert isinstance(done.exception, ConfigError | NotFound)
     assert not (setup.system.folder / "stores.d" / "west.toml").exists()
 
@@ -530,6 +593,31 @@ def test_a_user_who_may_not_write_the_file_is_told_so() -> None:
             finally:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can read what another user cannot")
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_a_secret_that_only_root_can_read_is_refused_before_anything_is_written(mode: int) -> None:
+    """The services run as another user: with the new file they could neither reload nor start again."""
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
+        (base / "config.toml").write_text('include = ["stores.d/*.toml"]\n[redis]\ndata_dir = "data"\n')
+        (base / "secret").write_text(SECRET)
+        (base / "data").mkdir()
+        for path, owner in ((base, 0), (base / "config.toml", 0), (base / "secret", 0), (base / "data", 65534)):
+            os.chown(path, owner, 65534)
+        base.chmod(0o750)
+        (base / "secret").chmod(mode)
+        arguments = ["stores", "add", "east", "--secret", "file:secret", "--no-subscribe", "--no-reload", "--yes"]
+        done = CliRunner().invoke(storehooks, [*arguments, "--config", str(base / "config.toml")])
+        written = [path.name for path in base.glob("stores.d/*")]
+        if mode & 0o040:
+            assert written == ["east.toml"], (done.output, done.exception)
+        else:
+            assert isinstance(done.exception, ConfigError)
+            assert "stores.east.signing_secrets[0] refers to" in str(done.exception)
+            assert "the services may not read: they run as nobody" in str(done.exception)
+            assert written == []
 
 
 def test_a_discarded_draft_leaves_no_trace(tmp_path: Path) -> None:

@@ -47,6 +47,15 @@ signing_secrets = ["{NEW}"]
 headers = ["X-Acme-Signature"]
 signed = "{{timestamp}}.{{body}}"
 timestamp = "header:X-Acme-Time"
+[stores.far]
+scheme = "far"
+domain = "7001"
+signing_secrets = ["{NEW}"]
+[schemes.far]
+extends = "hex-body"
+[schemes.far.event]
+topic = ["json:event"]
+store = ["json:shop.id"]
 [stores.touching]
 scheme = "touching"
 signing_secrets = ["{NEW}"]
@@ -221,6 +230,27 @@ def test_a_refused_delivery_that_names_no_configured_store_is_explained(served: 
     newest = eventually(lambda: (found := served.refusals().newest(limit=1)) and found[0].length == 4 and found[0])
     shown = " ".join(served.run_cli("verify", "--refused", str(newest.id)).stderr.split())
     assert "this delivery names no configured store; add [stores.NAME] to the config, or check it as another" in shown
+
+
+def test_a_store_whose_name_is_too_far_inside_the_body_is_named_and_its_delivery_is_released(served: System) -> None:
+    """`verify` said that it names no configured store, and no command released it."""
+    others = [{"id": number} for number in range(200)]
+    body = json.dumps({"event": "order.created", "before": others, "shop": {"id": 7001}, "after": others}).encode()
+    key = served.config.known_stores["far"].secrets[0].key
+    headers = {"X-Signature": hmac.digest(key, body, "sha256").hex()}
+    assert served.http.post("/webhooks", headers=headers, content=body).status_code == 401
+    newest = eventually(
+        lambda: (found := served.refusals().newest(limit=1)) and found[0].length == len(body) and found[0]
+    )
+    done = served.run_cli("verify", "--refused", str(newest.id))
+    shown = " ".join(done.stdout.split())
+    assert (done.returncode, "VALID signed with" in shown) == (0, True), done.stdout + done.stderr
+    said = "POST /webhooks scans the begin and the end of a body for names, and did not find that of far"
+    assert said in shown
+    assert "fix: have far send to its own URL, /webhooks/far" in shown
+    assert said not in served.run_cli("verify", "--refused", str(newest.id), "--store", "far").stdout
+    assert "1 event accepted" in served.run_cli("refused", "release", "--store", "far", "--yes").stdout
+    assert served.http.post("/webhooks/far", headers=headers, content=body).status_code == 200
 
 
 def test_a_signature_that_looks_like_a_credential_is_named_although_it_is_not_stored(served: System) -> None:
@@ -425,7 +455,7 @@ def test_schemes_are_listed_with_their_stores_and_shown_as_toml(tmp_path: Path) 
     config = tmp_path / "config.toml"
     config.write_text(CONFIG)
     rows = {row["scheme"]: row for row in json.loads(cli(config, "scheme", "list", "--json").stdout)}
-    assert len(rows) == len(PRESETS) + 2
+    assert len(rows) == len(PRESETS) + 3
     assert rows["timed"]["stores"] == ["acme", "other"]
     assert rows["timed"]["from"] == f"{config}:15"
     assert rows["stripe"] == {

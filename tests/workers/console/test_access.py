@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from receiver.contract.errors import ConfigError
 from receiver.inbox import keys
 from receiver.inbox.console_logins import ConsoleLogins
 from tests.support.console import PASSWORD, VIEWER, RunningConsole, running_console
-from tests.support.harness import SECRET, System, eventually
+from tests.support.harness import SECRET, System, children_of, comm, eventually
 from workers.console.access import allowed_origins, new_link, require_safe
 from workers.console.application import PUBLIC, create_app
 
@@ -260,6 +261,16 @@ def test_behind_a_proxy_with_a_path(system: System, redis: Redis) -> None:
     assert visitor.get("/console/").status_code == 400
 
 
+def test_beside_the_proxy_a_forwarded_port_opens_it_without_a_secure_cookie(system: System, redis: Redis) -> None:
+    visitor = Visitor(system, f'password = "{PASSWORD}"\nurl = "https://ops.example/console"')
+    page = visitor.get("/console/login")
+    answer = visitor.post("/console/login", page, password=PASSWORD)
+    assert answer.status_code == 303
+    for one in (page, answer):  # not every browser keeps a cookie with "Secure" that comes by HTTP
+        assert re.search(r"=[\w-]{43}; HttpOnly; Path=/console; SameSite=Lax", one.headers["set-cookie"])
+    assert visitor.get("/console/").status_code == 200
+
+
 @pytest.mark.parametrize(
     "settings", ['bind = "0.0.0.0:8001"', 'url = "https://ops.example"', 'bind = "[::]:8001"\nviewer_password = "v"']
 )
@@ -326,6 +337,10 @@ def test_hup_loads_the_config_again_and_refuses_a_bad_one(console: RunningConsol
         process.send(signal.SIGHUP)
         eventually(lambda: "config refused" in console.system.log("console"), 30, what="the refusal in the log")
         assert login_status(console, PASSWORD) == 303
+        web, *_ = (pid for pid in children_of(process.pid) if comm(pid) == "sh-console web")
+        os.kill(web, signal.SIGKILL)
+        eventually(lambda: login_status(console, "another viewer's password") == 303, 30, what="the config in use")
+        assert login_status(console, VIEWER) == 403, "the config of the start was used again"
     finally:
         config.write_text(text)
         process.send(signal.SIGHUP)

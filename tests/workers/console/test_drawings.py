@@ -30,9 +30,9 @@ def test_a_chart_has_rates_and_levels() -> None:
     assert data["deploys"] == [{"at": start, "text": "erp.export <b>"}]
 
 
-def test_a_minute_that_is_not_over_is_not_extrapolated() -> None:
-    only = json.loads(chart_data(traffic((0, 0, 0), (10, 30, 0), step=60)))
-    assert only["accepted"] == [30]
+def test_a_minute_that_is_not_over_is_not_shown() -> None:
+    """The first one was, as if it were whole: 20 a minute for two minutes were 0.8 a minute in an hour."""
+    assert chart_data(traffic((0, 0, 0), (10, 30, 0), step=60)) == ""
     data = json.loads(chart_data(traffic((0, 0, 0), (50, 40, 0), (60, 48, 0), (70, 78, 0), step=60)))
     assert data["accepted"] == [48], "the next minute has only begun"
     assert data["at"] == [NOON.timestamp() + 60]

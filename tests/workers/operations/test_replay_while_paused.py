@@ -80,7 +80,7 @@ def test_retrying_runs_of_a_paused_handler_are_replayed_and_the_command_ends(
     assert f"{HANDLER} is paused: these 5 runs begin anyway" in told
     eventually(lambda: shop.settled() == 5, what="five have run although the handler is paused")
     told = shop.replay("--group", shop.group).stdout
-    assert f"{HANDLER} is paused: these 7 runs wait for `storehooks handlers resume {HANDLER}`" in told
+    assert f"{HANDLER} is paused: these 7 runs wait for `storehooks handlers resume {HANDLER} --config " in told
     assert (shop.settled(), shop.waiting(), shop.failures) == (5, 7, 0)
     shop.system.run_cli("handlers", "resume", HANDLER, "--yes")
     for one in ids:
@@ -104,7 +104,7 @@ def test_failed_runs_of_a_paused_handler_wait_unless_a_few_are_chosen(
     assert f"{HANDLER} is paused: this run begins anyway" in told
     assert shop.system.settled(left) == "settled"
     told = shop.replay("--group", shop.group).stdout
-    assert f"{HANDLER} is paused: these 6 runs wait for `storehooks handlers resume {HANDLER}`" in told
+    assert f"{HANDLER} is paused: these 6 runs wait for `storehooks handlers resume {HANDLER} --config " in told
     assert "--first" not in told, "there is no failure left to choose"
     assert (shop.settled(), shop.waiting(), shop.failures) == (4, 6, 0)
     again = shop.system.run_cli(
@@ -164,7 +164,8 @@ def test_replayed_runs_of_a_paused_store_wait_for_the_store_and_then_begin_altho
     shop.system.run_cli("handlers", "pause", HANDLER, "--yes")
     shop.fix()
     told = shop.replay("--group", shop.group, "--first", "3").stdout
-    assert "3 runs are of paused stores and wait for `storehooks stores resume NAME`; paused stores: south" in told
+    assert "3 runs are of paused stores and wait for `storehooks stores resume NAME --config " in told
+    assert "; paused stores: south" in told
     eventually(lambda: shop.system.client.zcard(keys.HELD + "south") == 3, what="the claim holds them")
     assert shop.settled() == 0
     shop.system.run_cli("stores", "resume", "south", "--yes")

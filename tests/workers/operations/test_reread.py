@@ -15,7 +15,10 @@ import httpx2
 import pytest
 
 from receiver.inbox import EventQueries, FailureQueries, Housekeeping, keys
+from receiver.inbox.history_moves import HistoryMoves
 from tests.support.harness import Process, System
+from workers.history.configured_history import open_history
+from workers.runtime.history_mover import Mover
 
 PLUGIN = """
 from workers import Router
@@ -113,7 +116,7 @@ def test_unreadable_deliveries_are_read_and_routed_after_the_scheme_is_corrected
     assert "no store has sent" not in acme.cli("doctor").stdout
     assert FailureQueries(acme.system.client).groups().entries == []
     assert "no events to read again" in acme.cli("events", "reread", "--yes").stdout
-    assert "1 not read again: not an unreadable event" in acme.cli("events", "reread", ids[0], "--yes").stdout
+    assert "1 not read again: already readable" in acme.cli("events", "reread", ids[0], "--yes").stdout
     assert acme.system.identity_holds()
 
 
@@ -237,6 +240,38 @@ def test_no_command_treats_intake_as_a_handler(make_system: Callable[..., System
     assert acme.system.status(event_id) == "failed"
     assert acme.system.administration.reopen([f"{event_id}|intake"], {}) == ["unreadable"]
     assert acme.counts()["failed"] == 1
+
+
+def test_events_that_were_moved_to_the_history_are_found(make_system: Callable[..., System]) -> None:
+    """The command said that no event was accepted yet."""
+    acme = Acme(make_system, more='[history]\nurl = "sqlite"\n')
+    dropped = accepted(acme.send(1, delivery="d1"))
+    acme.cli("failures", "drop", "--event", dropped, "--reason", "noise", "--yes")
+    acme.correct_scheme()
+    readable = accepted(acme.send(2, delivery="d2"))
+    assert acme.system.settled(readable) == "settled"
+    history = open_history(acme.system.config, acme.system.client)
+    assert history
+    history.check()
+    assert Mover(acme.system.client, history).move(age=-1, known_for=3600.0).moved == 2
+    for which in ("last", readable, readable[:8]):
+        for how in ("--yes", "--dry-run"):
+            told = acme.cli("events", "reread", which, how)
+            said = "1 not read again: already readable; only unreadable events are read again"
+            assert (told.returncode, said in told.stdout) == (1, True), told.stdout + told.stderr
+    told = acme.cli("failures", "replay", "--event", "last", "--yes")
+    assert (told.returncode, f"event {readable} has no failed run" in told.stderr) == (2, True), told.stderr
+    moves = HistoryMoves(acme.system.client)
+    assert "1 can be read" in acme.cli("events", "reread", dropped, "--dry-run").stdout
+    assert moves.past([dropped, readable]) == [dropped, readable], "nothing is changed"
+    assert "1 read and routed" in acme.cli("events", "reread", dropped, "--yes").stdout
+    assert acme.system.settled(dropped) == "settled"
+    assert acme.system.run_of(dropped, "erp.export").result == "order.created d1 order-1 42.00"
+    assert moves.past([dropped, readable]) == [readable], "only what is read again is brought back"
+    acme.cli("erase", "--store", "acme", "--match", "id=order-2", "--yes")
+    told = acme.cli("events", "reread", readable, "--yes")
+    assert "1 not read: the event was erased" in told.stdout, told.stdout + told.stderr
+    assert acme.system.identity_holds()
 
 
 @pytest.mark.parametrize("problem", ["", "no topic"])

@@ -21,6 +21,7 @@ from receiver.inbox import Declaration, Outcome, keys
 from receiver.inbox.alert_store import MAX_ALERTS, Alert, AlertMessage, AlertStore
 from receiver.inbox.counter_buffer import CounterBuffer
 from receiver.inbox.outcomes import OutcomeKind
+from receiver.inbox.queries.handlers import DECLARATION_SILENT_MS
 from receiver.inbox.run_statistics import RunStatistics
 from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from tests.receiver.inbox.test_remembered import HANDLER, run_of
@@ -235,6 +236,21 @@ def test_a_failing_handler_without_attempts_recovers_when_no_run_is_failed_or_re
     begin_without_attempts(system)
     assert len(judge(system)) == 1
     system.client.hset(f"{keys.GROUP}a-group", "failed", 0)
+    assert [one.what for one in judge(system)] == ["fired", "recovered"]
+
+
+def test_a_failing_handler_that_no_worker_has_any_more_recovers(
+    make_system: Callable[..., System], target: Target
+) -> None:
+    """It went on for as long as its runs waited."""
+    system = make_system(more=targets_of(target))
+    run_attempts(system, OutcomeKind.FAILED, 12)
+    assert len(judge(system)) == 1
+    system.declare_as_worker(Declaration("shop.other", "1", ("*",), ("*",)), worker="host-2-2")
+    silent = int(system.client.time()[0] * 1000) - 2 * DECLARATION_SILENT_MS
+    for name in system.client.hkeys(keys.DECLARED_AT):
+        if name.startswith(HANDLER.encode()):
+            system.client.hset(keys.DECLARED_AT, name, silent)
     assert [one.what for one in judge(system)] == ["fired", "recovered"]
 
 

@@ -134,6 +134,7 @@ def test_a_retry_that_takes_longer_than_that_is_waited_for(system: System) -> No
     assert handled(system, "count", 40) == [1, 2, 3, 4]
 
 
+@pytest.mark.full
 def test_the_end_of_each_lets_the_next_one_begin(system: System) -> None:
     """A line of 600 went on by three or four in a second."""
     events = [deliver(system, number, 41, "product.updated", is_late=number == 1) for number in range(1, 101)]
@@ -141,6 +142,7 @@ def test_the_end_of_each_lets_the_next_one_begin(system: System) -> None:
     assert handled(system, "count", 41) == [*range(1, 101)]
 
 
+@pytest.mark.full
 def test_what_waited_while_no_worker_ran_is_run_by_number(system: System) -> None:
     """Longer than the wait: then all of them ran at once, and most were dropped as stale."""
     system.processes[1].stop()  # the worker

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from receiver.contract.compose import Request
 from tests.support.harness import System, own_server, signed_store
 
@@ -28,6 +30,7 @@ def index(event, ctx):
 """
 
 
+@pytest.mark.full
 def test_a_planted_time_makes_no_genuine_event_stale_or_merged_away(tmp_path: Path) -> None:
     for name in ("server", "system/data"):
         (tmp_path / name).mkdir(parents=True, mode=0o700)

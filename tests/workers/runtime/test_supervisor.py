@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -188,6 +189,109 @@ def test_hup_changes_the_number_of_web_processes(make_system: Callable[..., Syst
         web.send(signal.SIGHUP)
         eventually(lambda n=number: len([pid for pid in children_of(web.pid) if not gone(pid)]) == n)
         eventually(system.web_answers)
+
+
+REPEATED = (
+    PLUGIN
+    + """
+@router.on("order.repeated", retries=[1])
+def repeated(event, ctx):
+    if ctx.attempt == 1:
+        raise ValueError("once")
+    return "repeated"
+"""
+)
+
+
+def kill(supervisor: Process) -> None:
+    """Kill the worker and the housekeeper, as the kernel does if memory is short."""
+    for pid in (*workers(supervisor), *named(supervisor, "housekeeper")):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("hup", [False, True], ids=["not reloaded", "reload refused"])
+@pytest.mark.parametrize("broken", ["[[[ half an edit\n", "[workerz]\nx = 1\n"], ids=["no TOML", "unknown key"])
+def test_processes_that_are_killed_while_the_config_is_invalid_go_on_with_the_old_one(
+    make_system: Callable[..., System], broken: str, hup: bool
+) -> None:
+    """They ended with exit code 2 each second, until a person corrected the file."""
+    system = make_system(plugin=REPEATED, child_processes=1)
+    deliveries = [system.delivery(topic) for topic in ("order.created", "order.repeated")]
+    (supervisor,) = system.start("supervisor")
+    eventually(lambda: "worker started" in system.log("supervisor"))
+    text = system.config_file.read_text()
+    system.config_file.write_text(text + broken)
+    if hup:
+        supervisor.send(signal.SIGHUP)
+        eventually(lambda: system.log("supervisor").count("the old config and plugins stay") == 2)
+        eventually(lambda: '"config refused, the old one stays"' in system.log("supervisor"))
+    kill(supervisor)
+    for delivery in deliveries:
+        assert system.settled(system.inbox.accept([delivery])[0].id, 20) == "settled"
+    refused = [line for line in map(json.loads, system.log("supervisor").splitlines()) if "refused" in line["event"]]
+    for role in ("worker", "housekeeper"):
+        last = [line for line in refused if line["process"] == role][-1]
+        assert (last["event"], last["level"]) == ("config refused, the old one stays", "error")
+        assert str(system.config_file) in last["why"]
+    assert system.run_cli("worker", "--check").returncode == 0
+
+    system.config_file.write_text(text)
+    set_workers(system, child_processes=3)
+    supervisor.send(signal.SIGHUP)
+    eventually(lambda: '"child_processes": 3' in system.log("supervisor"), what="a correct config is reloaded")
+
+
+def test_a_worker_that_is_killed_runs_the_code_and_the_config_of_the_last_reload(
+    make_system: Callable[..., System],
+) -> None:
+    """As its child processes do: an edit has no effect before HUP, and an invalid one stops nothing."""
+    system = make_system(plugin=PLUGIN, child_processes=1)
+    (supervisor,) = system.start("supervisor")
+    eventually(lambda: "worker started" in system.log("supervisor"))
+    set_workers(system, child_processes=2)
+    system.plugin.write_text(PLUGIN.replace('"hello"', '"reloaded"'))
+    supervisor.send(signal.SIGHUP)
+    eventually(lambda: '"supervisor reloaded"' in system.log("supervisor"))
+    for edit in (PLUGIN.replace('"hello"', '"edited"'), "broken("):
+        system.plugin.write_text(edit)
+        set_workers(system, child_processes=5)
+        started = system.log("supervisor").count("worker started")
+        kill(supervisor)
+        eventually(lambda before=started: system.log("supervisor").count("worker started") > before)
+        line = [line for line in system.log("supervisor").splitlines() if "worker started" in line][-1]
+        assert json.loads(line)["child_processes"] == 2
+        event_id = system.accept()
+        assert system.settled(event_id) == "settled"
+        assert system.run_of(event_id, "shop.greet").result == "reloaded"
+
+
+SLOW_IMPORT = """
+import pathlib, time
+folder = pathlib.Path(__file__).parent
+(folder / f"importing-{os.getpid()}").touch()
+while not (folder / "go").exists():
+    time.sleep(0.01)
+"""
+
+
+def test_a_worker_that_is_killed_during_a_reload_has_the_new_config_and_code_after_it(
+    make_system: Callable[..., System],
+) -> None:
+    system = make_system(plugin=PLUGIN, child_processes=1)
+    (supervisor,) = system.start("supervisor")
+    eventually(lambda: "worker started" in system.log("supervisor"))
+    set_workers(system, child_processes=2)
+    system.plugin.write_text(PLUGIN.replace('"hello"', '"reloaded"') + SLOW_IMPORT)
+    supervisor.send(signal.SIGHUP)
+    eventually(lambda: len(list(system.folder.glob("importing-*"))) == 2, what="the supervisor and the worker validate")
+    kill(supervisor)
+    eventually(lambda: system.log("supervisor").count("worker started") == 2)
+    assert '"supervisor reloaded"' not in system.log("supervisor")
+    (system.folder / "go").touch()
+    eventually(lambda: '"child_processes": 2' in system.log("supervisor"), what="the new worker is reloaded")
+    event_id = system.accept()
+    assert system.settled(event_id) == "settled"
+    assert system.run_of(event_id, "shop.greet").result == "reloaded"
 
 
 IN_NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]

@@ -47,6 +47,33 @@ def test_without_a_worker_the_check_fails_whatever_the_rest_of_the_config(make_s
     assert system.run_cli("worker", "--check").returncode == 1
 
 
+def test_the_check_needs_no_valid_config(make_system: Callable[..., System]) -> None:
+    """It passed with "not checked" while no worker was running."""
+    system = make_system()
+    text, own = system.config_file.read_text(), {"STOREHOOKS_REDIS__DATA_DIR": str(system.config.data_dir)}
+    for broken in ("[[[ half an edit\n", "[workerz]\nx = 1\n", "[workers]\n"):
+        system.config_file.write_text(text + broken)
+        done = system.run_cli("worker", "--check")
+        assert (done.returncode, done.stderr.count("no worker on this host uses")) == (1, 1), broken
+    system.config_file.write_text(text)
+    system.start("supervisor")
+    eventually(lambda: check(system) == 0)
+    system.config_file.write_text(text + "[[[ half an edit\n")
+    assert check(system) == 0
+    system.config_file.write_text(text.replace("data_dir =", "data_dir"))
+    done = system.run_cli("worker", "--check")
+    assert done.returncode == 0, "it may be right, and a mistake must not end the worker"
+    assert f"not checked, since data_dir is not known: {system.config_file} is not valid TOML" in done.stderr
+    for typo in ("[reddis]\nx = 1\n", "[workers]\n"):
+        system.config_file.write_text((typo + text).replace("data_dir =", "data_dirs ="))
+        done = system.run_cli("worker", "--check")
+        assert (done.returncode, "not checked" in done.stderr) == (0, True), "it may be a mistake for data_dir"
+    system.config_file.unlink()
+    for variables, said in (({}, "not checked"), (own, "ok")):
+        done = system.run_cli("worker", "--check", env=variables)
+        assert (done.returncode, said in done.stdout + done.stderr) == (0, True)
+
+
 def test_a_worker_that_shows_no_life_is_a_fault(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     held, told = os.pipe()
@@ -67,7 +94,7 @@ def test_a_worker_that_shows_no_life_is_a_fault(tmp_path: Path) -> None:
         assert f"process id {pid}" in workers_fault(tmp_path)
     os.write(writer, b"1")
     os.read(held, 1)
-    assert workers_fault(tmp_path) == ""
+    eventually(lambda: workers_fault(tmp_path) == "")
     os.write(writer, b"1")
     os.waitpid(pid, 0)
     assert "no worker" in workers_fault(tmp_path)

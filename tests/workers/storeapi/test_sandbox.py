@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from receiver.contract.errors import ConfigError, DeliveryRefused
 from receiver.contract.intake import receive
+from receiver.contract.record_map import FIELDS
 from receiver.contract.records import Order
 from receiver.contract.signing.signatures import STANDARD_WEBHOOKS, Scheme, Secret
 from receiver.contract.stores import Store
@@ -23,7 +25,8 @@ from tests.support.front_proxies import PrivateCa
 from tests.support.harness import SECRET, System, eventually
 from tests.workers.conftest import SandboxRun
 from workers.storeapi.catalogue import bundled_catalogue
-from workers.storeapi.sandbox import orders, webhooks
+from workers.storeapi.samples import sample
+from workers.storeapi.sandbox import customers, orders, products, webhooks
 from workers.storeapi.sandbox.misbehaviour import FAULTS, Misbehaviour
 from workers.storeapi.sandbox.process import make_shop as shop_of
 from workers.storeapi.sandbox.server import create_app
@@ -32,6 +35,7 @@ from workers.storeapi.sandbox.shopper import Shopper, add_initial_records
 from workers.storeapi.sandbox.state import SandboxState
 from workers.storeapi.sandbox.tokens import AppRegistration, TokenIssuer
 from workers.storeapi.sandbox.webhook_sender import DueDelivery, WebhookSender
+from workers.testing import make_event
 
 from receiver.contract.event import UNREADABLE  # isort: skip
 
@@ -360,6 +364,79 @@ def test_the_shopper_repeats_its_events_with_the_same_seed() -> None:
     assert seen(1) != seen(2)
     assert len(seen(1)) == 30
     assert {topic for topic, _ in seen(1)} == {"order.created", "order.paid", "product.updated", "customer.created"}
+
+
+def names_in(data: Mapping[str, Any]) -> dict[str, set[str]]:
+    """The names of an event's fields, and those of an order's first line and of its buyer."""
+    names = {"record": set(data)}
+    if "lines" in data:
+        names |= {"line": set(data["lines"][0]), "buyer": set(data["customer"])}
+    return names
+
+
+def sent_by(shop: Shop) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for topic, data in shop.state.execute("SELECT topic, data FROM webhook_outbox ORDER BY id"):
+        found.setdefault(topic, []).append(orjson.loads(data))
+    return found
+
+
+def change_everything(shop: Shop) -> None:
+    """Make an event of every topic by the API, each record with no more than the fields that the API requires."""
+    lines = {"lines": [{"product_id": 1}], "customer_id": 1}
+    for statuses in (("paid", "shipped", "delivered", "refunded"), ("cancelled",)):
+        at = {"id": orders.create(shop, SandboxCall(body=lines))["id"]}
+        orders.add_comment(shop, SandboxCall(at, {"text": "call first"}))
+        for status in statuses:
+            orders.update_status(shop, SandboxCall(at, {"status": status}))
+        copy = orders.duplicate(shop, SandboxCall(at))
+        orders.delete(shop, SandboxCall(at))
+        del copy["duplicate_of"]
+        assert names_in(copy) == names_in(sample("order.created"))
+    imported = {"products": [{"name": "Lamp", "price": "2.00"}], "customers": [{"name": "Ada"}]}
+    for group, body in ((products, {"name": "Mug", "price": "1.00"}), (customers, {"name": "Grace"})):
+        at = {"id": group.create(shop, SandboxCall(body=body))["id"]}  # type: ignore[attr-defined]
+        group.update(shop, SandboxCall(at, {"name": "Cup"}))  # type: ignore[attr-defined]
+        group.delete(shop, SandboxCall(at))  # type: ignore[attr-defined]
+        group.bulk_import(shop, SandboxCall(body=imported))  # type: ignore[attr-defined]
+
+
+def test_the_sandbox_and_the_samples_send_the_same_fields() -> None:
+    """Else a handler passes its tests with the samples, and fails in `storehooks dev`."""
+    shop = make_shop("http://127.0.0.1:9/")
+    Shopper(shop, interval=0, max_events=30).run()
+    for product in shop.state.all_of("product"):
+        products.delete(shop, SandboxCall({"id": product["id"]}))
+    Shopper(shop, interval=0, max_events=30).run()  # of a product that it adds itself
+    change_everything(other := make_shop("http://127.0.0.1:9/"))
+    assert set(sent_by(other)) == set(TOPICS)
+    for topic, data in [*sent_by(shop).items(), *sent_by(other).items()]:
+        for one in data:
+            one.pop("duplicate_of", None)
+            assert names_in(one) == names_in(sample(topic)), topic
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_the_sandbox_and_the_samples_have_every_field_of_a_record(topic: str) -> None:
+    """docs/topics.md lists these fields."""
+    shop = make_shop("http://127.0.0.1:9/")
+    change_everything(shop)
+    for event in (make_event(topic), make_event(topic, sent_by(shop)[topic][0], exact=True)):
+        record = event.record
+        parts = {topic.partition(".")[0]: record}
+        if isinstance(record, Order):
+            parts |= {"line": record.lines[0], "buyer": record.customer}
+        assert all(getattr(part, name) is not None for kind, part in parts.items() for name in FIELDS[kind])
+
+
+def test_the_ids_of_lines_differ_and_the_currency_is_that_of_the_products() -> None:
+    shop = make_shop("http://127.0.0.1:9/")
+    body = {"name": "Mug", "price": "1.00", "currency": "USD"}
+    lines = [{"product_id": products.create(shop, SandboxCall(body=body))["id"]}] * 2
+    made = orders.create(shop, SandboxCall(body={"lines": lines}))
+    copy = orders.duplicate(shop, SandboxCall({"id": made["id"]}))
+    assert (made["currency"], copy["currency"]) == ("USD", "USD")
+    assert len({line["id"] for order in (made, copy) for line in order["lines"]}) == 4
 
 
 def test_a_burst_makes_many_events_at_once() -> None:

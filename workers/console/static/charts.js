@@ -43,7 +43,10 @@
   const options = (names, figure, data) => ({
     width: figure.clientWidth,
     height: HEIGHT,
-    scales: { y: { range: (_plot, low, high) => [Math.min(0, low), Math.max(1, high * 1.1)] } },
+    scales: {
+      x: { range: (_plot, low, high) => [low === high ? low - 3600 : low, high] }, // around one point it would show years
+      y: { range: (_plot, low, high) => [Math.min(0, low), Math.max(1, high * 1.1)] },
+    },
     axes: [
       { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") }, values: times, size: 44 },
       { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") }, size: 52, values: (_plot, splits) => splits.map((one) => short.format(one)) },

@@ -177,7 +177,7 @@ def _elsewhere(facts: Facts, hosts: str, since: str) -> Finding:
         f"events were accepted in other data while {hosts} was connected to it, at {since}; {facts.server.address} "
         "does not have them",
         "they are in another server, or this one was restored since, and they are gone",
-        fix="if another server has them, run a worker there until `storehooks stats` shows 0 open; if they are gone, "
+        fix="if another server has them, run a worker there until `stats` shows 0 open there; if they are gone, "
         "have the stores send them again; then: storehooks hosts accept",
     )
 

@@ -68,7 +68,12 @@ def gather_facts(config: Config, *, timeout: float = TIMEOUT) -> Facts:
     redis = local_facts.client_for(config) if not server.fault else None
     seconds = _time_left(deadline)
     apis = ParallelJobs(
-        {store: partial(network_facts.probe_store, config, store, redis, seconds) for store in config.stores}, deadline
+        {
+            name: partial(network_facts.probe_store, config, name, redis, seconds)
+            for name, store in config.stores.items()
+            if store.base_url
+        },
+        deadline,
     )
     answers, api_answers = webs.results(), apis.results()
     return Facts(
@@ -80,7 +85,8 @@ def gather_facts(config: Config, *, timeout: float = TIMEOUT) -> Facts:
         host=local_facts.host_facts(config, inbox.last_events if inbox else {}, redis if inbox else None),
         web=tuple(answers.get(url) or _unanswered_url(url, url in webs.started) for url in urls),
         apis={
-            one: api_answers.get(one) or ApiFacts("late" if one in apis.started else "unasked") for one in config.stores
+            name: api_answers.get(name) or _unanswered_api(bool(store.base_url), name in apis.started)
+            for name, store in config.stores.items()
         },
     )
 
@@ -92,6 +98,10 @@ def _time_left(deadline: float) -> float:
 
 def _unanswered_url(url: str, started: bool) -> WebFacts:
     return WebFacts(url, "timed out", answers_at=None) if started else WebFacts(url, asked=False)
+
+
+def _unanswered_api(has_api: bool, started: bool) -> ApiFacts:
+    return ApiFacts("none" if not has_api else "late" if started else "unasked")
 
 
 def _server_and_inbox(config: Config) -> tuple[ServerFacts, InboxFacts | None]:

@@ -114,6 +114,8 @@ class HostFacts:
     free: int
     read_only: bool = False
     """Whether the disk is mounted read-only."""
+    hangs: bool = False
+    """Whether the disk does not answer. Then nothing is read from the spool and the refused deliveries."""
     refused: tuple[StoreRefusals, ...] = ()
     """Without those that were answered 503 and are accepted events by now."""
     now_valid: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -148,7 +150,9 @@ class WebFacts:
     time to ask it."""
 
 
-ApiState = Literal["none", "fine", "config", "token", "denied", "unreachable", "answered", "late", "unasked", "redis"]
+ApiState = Literal[
+    "none", "fine", "config", "token", "no-token", "denied", "unreachable", "answered", "late", "unasked", "redis"
+]
 
 
 @dataclass(frozen=True)
@@ -156,8 +160,8 @@ class ApiFacts:
     """The result of requesting one product from a store's API."""
 
     state: ApiState
-    """`late` was requested and did not answer; `unasked` was not requested: out of time, or rate-limited. With `redis`
-    the rate limit or the token could not be read there."""
+    """`token` was refused; `no-token`: its endpoint is down; `late` was requested and did not answer; `unasked` was not
+    requested: out of time, or rate-limited. With `redis` the rate limit or the token could not be read there."""
     reason: str = ""
     fix: str = ""
     """Of a fault of Redis."""

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,6 +34,7 @@ from receiver.inbox.redis.connecting import OLDEST_VERSION, default_user_denied,
 from receiver.inbox.redis.server_faults import describe, fault_of_error
 from receiver.inbox.redis.server_state import read_state
 from receiver.inbox.subscription_checks import SubscriptionChecks
+from receiver.process.disk_try import HANGS, disk_error
 from receiver.process.start_checks import open_to_others
 from receiver.spool import Refusals, StoreRefusals, open_existing_refusals
 from workers.history.configured_history import open_history
@@ -195,25 +195,22 @@ def plugin_facts(validation: ValidationProcess, deadline: float) -> PluginFacts:
 # The disk
 
 
-def _is_read_only(folder: Path) -> bool:
-    """By a write: the flags of the mount do not show a disk that became read-only after an error."""
-    try:
-        TemporaryFile(dir=folder).close()
-    except OSError as error:
-        return error.errno == errno.EROFS
-    return False
-
-
 def host_facts(config: Config, last_events: Mapping[str, datetime], client: Redis | None) -> HostFacts:
     """`client` is None if the inbox cannot be read."""
     folder = config.data_dir
+    error = disk_error(folder)
+    if error and error.errno == HANGS:  # nothing below would be answered; web may well run
+        return HostFacts(str(folder), writable=True, free=0, hangs=True, web_runs=True)
     existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if error and error.errno == errno.ENOENT:  # no data directory yet
+        error = disk_error(existing)
     disk = os.statvfs(existing)
     facts = HostFacts(
         str(folder),
         os.access(existing, os.W_OK | os.X_OK),
         disk.f_bavail * disk.f_frsize,
-        read_only=_is_read_only(existing),
+        # By a write: the flags of the mount do not show a disk that became read-only after an error.
+        read_only=error is not None and error.errno == errno.EROFS,
         exposed=tuple(_exposed(config)),
         open_to_others=tuple(map(str, open_to_others(folder))),
         web_runs=is_web_running(folder),

@@ -191,7 +191,7 @@ def _state(error: ConfigError | ApiError) -> ApiState:
     states: Iterable[tuple[type[Exception], ApiState]] = (
         (ConfigError, "config"),
         (TokenRefused, "token"),
-        (TokenUnreachable, "token"),
+        (TokenUnreachable, "no-token"),
         (AccessDenied, "denied"),
         (RateLimited, "unasked"),
         (Unreachable, "unreachable"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from receiver.contract.diagnosis.explain import caveats
 from receiver.contract.diagnosis.formatting import clock, counted, some, span
+from receiver.contract.signing.sources import Part
 from receiver.contract.stores import UNKNOWN_STORE
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import StoreRefusals
@@ -23,6 +24,10 @@ SEVERAL_REFUSALS, REFUSING_SECONDS = 3, 60.0
 NEARLY_FULL = 0.8
 """The part of `max_stored` from which the number of open events is a warning."""
 NO_ANSWER = ApiFacts("late")
+ANSWERS = ("fine", "answered", "denied")
+"""The states of an API that answers. While it is down, no call can confirm an operation."""
+LOAD = "send HUP to `storehooks web` and `storehooks worker` on each host, unless they have loaded this config"
+"""The first step where running processes may not know a store, or a secret, that is in the config."""
 FOLD = 20
 """More stores than this with the same finding share one line."""
 MANY_REUSED = 10
@@ -43,6 +48,7 @@ def check_stores(facts: Facts) -> Iterator[Finding]:
         yield from (ok(name, _summary(facts, name)) for name in healthy)
     yield from _apis_not_requested(facts)
     yield from _unknown_stores(facts)
+    yield from _shared_domains(facts)
     yield from _scheme_limits(facts)
 
 
@@ -75,7 +81,8 @@ def _problems(facts: Facts, name: str) -> Iterator[Finding]:
     yield from _refused(facts, name)
     yield from _open_events(facts, name)
     yield from _reused_ids(facts, name)
-    yield from _unconfirmed_operations(facts, name)
+    if api.state in ANSWERS:
+        yield from _unconfirmed_operations(facts, name)
 
 
 def _summary(facts: Facts, name: str) -> str:
@@ -122,6 +129,9 @@ def _credentials(facts: Facts, name: str, api: ApiFacts) -> Iterator[Finding]:
     match api.state:
         case "token":
             yield fail(name, f"no token: {api.reason}", fix=f"check url, client_id and client_secret of auth ({auth})")
+        case "no-token":
+            fix = f"check base_url ({base}) and url of auth ({auth}), or wait: the store may be down"
+            yield fail(name, f"no token: {api.reason}", fix=fix)
         case "config":
             yield fail(name, api.reason, fix=f"correct {auth or base}")
         case "denied":
@@ -166,11 +176,11 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
     since = f"checked {span(age)} ago"  # not in the text, by which the same finding of many stores is one line
     plan = f"storehooks subscriptions plan --store {name}"
     if name in facts.inbox.removed:
-        text = "removed by `storehooks stores remove`, but still in the config; subscriptions are not repaired"
+        text = "removed by `stores remove`, but still in the config; subscriptions are not repaired"
         yield fail(name, text, fix=f"storehooks subscriptions apply --store {name}, or delete it from the config")
     elif checked is None:
-        wait = f"workers check every {span(every)}" if every else "[subscriptions] check is off"
-        yield warn(name, f"subscriptions were not checked yet; {wait}", fix=plan)
+        wait = f"workers that have loaded it check every {span(every)}" if every else "[subscriptions] check is off"
+        yield warn(name, f"subscriptions of this store were not checked yet; {wait}", fix=f"{LOAD}; then {plan}")
     elif checked.unknown:
         first, *more = checked.unknown.splitlines()
         text = f"subscriptions could not be checked: {first}"
@@ -227,7 +237,7 @@ def _refused(facts: Facts, name: str) -> Iterator[Finding]:
     text = f"{of.total:,} refused since {clock(of.first, facts.now)}, {_stored(of)}"
     if valid:
         part = "all" if valid == of.total else f"{valid} of the last {verified}"
-        fix = f"storehooks refused release --store {name}"
+        fix = f"{LOAD}; then storehooks refused release --store {name}"  # no release stops new refusals
         yield fail(name, f"{text}; {part} valid under the current config", fix=fix)
         return
     reasons = ", ".join(f"{reason} {many:,}" for reason, many in of.reasons.items())
@@ -266,10 +276,24 @@ def _unknown_stores(facts: Facts) -> Iterator[Finding]:
     named = [one.store for one in of if one.store != UNKNOWN_STORE]
     if of:
         number = sum(one.total for one in of)
-        text = f"{counted(number, 'delivery', 'deliveries')} refused for stores that are not configured"
+        text = f"{counted(number, 'delivery', 'deliveries')} refused for which no configured store was found"
         text += f": {some(named)}" if named else ""
         fix = "storehooks stores add NAME, if a store is yours; then storehooks refused release"
         yield warn("stores", text, fix=fix)
+
+
+def _shared_domains(facts: Facts) -> Iterator[Finding]:
+    """A name that a delivery to `POST /webhooks` may have, and that several stores have: it finds the first of them."""
+    named: dict[tuple[Part, str], list[str]] = {}
+    for name, store in facts.config.known_stores.items():
+        for part in store.scheme.event.parts["store"] if store.normalised_domain else ():
+            named.setdefault((part, store.normalised_domain), []).append(name)
+    shared = {tuple(names): domain for (_, domain), names in named.items() if len(names) > 1}
+    if shared:
+        found = some([f"{domain} ({', '.join(names)})" for names, domain in shared.items()])
+        text = f"stores have the same domain, and POST /webhooks finds only the first of them: {found}"
+        other = next(iter(shared))[1]
+        yield warn("stores", text, fix=f"have the others send to their own URLs, such as /webhooks/{other}")
 
 
 def _reused_ids(facts: Facts, name: str) -> Iterator[Finding]:

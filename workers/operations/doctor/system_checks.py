@@ -145,10 +145,13 @@ def _durability(facts: Facts) -> Iterator[Finding]:
         risk = "a power cut may lose the last second of accepted events"
     else:
         if ack == "replica" and not server.replicas and server.role == "master":
+            missing, cure = "no replica is connected", "connect a replica"
+            if server.silent_replicas:
+                missing, cure = "no connected replica answers", "restart the replica, check its network"
             yield fail(
                 "server",
-                f'{server.name}, ack = "replica", and no replica is connected: every delivery goes to the spool',
-                fix=f'connect a replica, or set ack = "fsync"{place}',
+                f'{server.name}, ack = "replica", and {missing}: every delivery goes to the spool',
+                fix=f'{cure}, or set ack = "fsync"{place}',
             )
         return
     wrong = ["appendonly yes"] * (server.appendonly != "yes" or not server.appendfsync)
@@ -234,7 +237,7 @@ def _clock_skew(server: ServerFacts) -> Iterator[Finding]:
 
 def _is_usable(host: HostFacts) -> bool:
     """Whether the disk takes a delivery."""
-    return host.writable and not host.read_only and host.free >= RESERVED_DISK_BYTES
+    return host.writable and not host.read_only and not host.hangs and host.free >= RESERVED_DISK_BYTES
 
 
 _UNSEEN = "refused deliveries may not be stored either, and then the checks of stores do not show them yet"
@@ -253,7 +256,11 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
         if host.read_only or host.free < RESERVED_DISK_BYTES:
             fix = "mount it writable" if host.read_only else "free disk space"
         yield warn("disk", text, "no event is missing: they were not accepted", fix=fix)
-    if host.read_only:
+    if host.hangs:
+        text = f"the disk of {host.data_dir} does not answer: without the server, every delivery is answered 503"
+        unseen = "the spool and refused deliveries were not looked at"
+        yield fail("disk", text, unseen, fix="see the kernel's log, or the server that the disk is mounted from")
+    elif host.read_only:
         text = f"the disk of {host.data_dir} is read-only: if the server is unreachable, every delivery is answered 503"
         yield fail("disk", text, _UNSEEN, fix="mount it writable; the kernel's log says why it is read-only")
     elif not host.writable:

@@ -20,6 +20,7 @@ from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.operations.doctor.system_checks import MAX_SERVER_SKEW_SECONDS
 from workers.operations.host_spools import Host
 from workers.operations.topic_names import known_topics, sent_names, unsent
+from workers.plugins.validation import unconfigured_stores
 from workers.plugins.validation_process import LOAD_SECONDS
 
 SHORT_BUSY = timedelta(minutes=1)
@@ -49,9 +50,7 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
         yield warn("handlers", f"the installed plugin {name} is left out", why, fix=fix)
     yield from _unused_settings(facts)
     if not plugins.handlers:
-        place = facts.config.place("workers", "plugins") or facts.config.path
-        text = "no plugin is loaded: events are stored and not handled"
-        yield warn("handlers", text, fix=f"set [workers] plugins ({place})")
+        yield _no_plugin(facts)
         return
     problems = [
         *_unknown_stores(facts),
@@ -65,6 +64,18 @@ def check_handlers(facts: Facts) -> Iterator[Finding]:
         handlers = counted(len(plugins.handlers), "handler")
         yield ok("handlers", f"{handlers} of {some(sorted(names))}, valid in this config")
     yield from problems
+
+
+def _no_plugin(facts: Facts) -> Finding:
+    """The workers may have handlers all the same: those of a plugin that was removed here, or of other hosts."""
+    place = facts.config.place("workers", "plugins") or facts.config.path
+    running = sorted(name for name, versions in (facts.inbox.running if facts.inbox else {}).items() if versions)
+    if not running:
+        text = "no plugin is loaded: events are stored and not handled"
+        return warn("handlers", text, fix=f"set [workers] plugins ({place})")
+    text = f"this config loads no plugin on this host, and workers run {some(running)}"
+    fix = f"if the plugin was removed: {RELOAD}; if it is missing here, install it, or set [workers] plugins ({place})"
+    return warn("handlers", text, fix=fix)
 
 
 def _unused_settings(facts: Facts) -> Iterator[Finding]:
@@ -103,14 +114,13 @@ def _unknown_stores(facts: Facts) -> Iterator[Finding]:
     for handler in facts.plugins.handlers:
         if not handler.stores and (limits := handler.details.get("store_limits")):
             yield warn("handlers", f"{handler.handler} is for no store: {limits}", fix="correct one of the two")
-        for pattern in handler.stores:
-            if facts.config.stores and not any(matches(pattern, store) for store in facts.config.stores):
-                yield fail(
-                    "handlers",
-                    f"{handler.handler} is for the store {pattern}, which is not configured",
-                    f"configured stores: {some(sorted(facts.config.stores))}",
-                    fix=f"correct stores in {_place_of_stores(facts.config, handler, pattern)}",
-                )
+        for pattern in unconfigured_stores(facts.config, handler):
+            yield fail(
+                "handlers",
+                f"{handler.handler} is for the store {pattern}, which is not configured",
+                f"configured stores: {some(sorted(facts.config.stores))}",
+                fix=f"correct stores in {_place_of_stores(facts.config, handler, pattern)}",
+            )
 
 
 def _place_of_stores(config: Config, handler: Declaration, pattern: str) -> str:

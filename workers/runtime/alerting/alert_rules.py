@@ -14,6 +14,7 @@ from receiver.inbox import EventQueries, FailureQueries
 from receiver.inbox.alert_store import AlertStore
 from receiver.inbox.outcomes import OutcomeKind
 from receiver.inbox.queries.event_pages import oldest_open_age
+from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.run_statistics import recent_runs_of
 from receiver.inbox.subscription_checks import SubscriptionChecks
@@ -50,10 +51,11 @@ def _failing(config: Config, client: Redis) -> Found:
     """A handler that fires goes on until attempts succeed, even if there are few, or until no worker has it. Without
     attempts it goes on while any of its runs is failed or waits for a retry."""
     share = config.alerts.rules.failing
-    declared = sorted({one.handler for one, _ in EventQueries(client).declared()}) if share else []
+    declared = {one.handler for one, _ in EventQueries(client).declared()} if share else set()
+    present = sorted(declared - HandlerQueries(client).absent().keys()) if declared else []
     firing = {one.subject: one.text for one in AlertStore(client).firing() if one.rule == "failing"}
     unsettled = FailureQueries(client).totals() if firing else {}
-    for handler, runs in recent_runs_of(client, declared).items():
+    for handler, runs in recent_runs_of(client, present).items():
         attempts = sum(runs.outcomes.get(kind, 0) for kind in JUDGED)
         failed = sum(runs.outcomes.get(kind, 0) for kind in FAILING)
         fewest = 1 if handler in firing else FEWEST_ATTEMPTS

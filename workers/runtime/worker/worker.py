@@ -27,7 +27,7 @@ from receiver.inbox.outcomes import Ending, RunResult
 from workers.plugins.validation import missing_limits
 from workers.plugins.validation_process import ValidatedPlugins, ValidationProcess
 from workers.processes import Schedule, Signals, SignOfLife, begin_start
-from workers.runtime.config_reload import ConfigReload
+from workers.runtime.config_reload import ConfigReload, log_if_invalid
 from workers.runtime.pool.lease_guard import lease_clock
 from workers.runtime.pool.pool import ChildPool
 from workers.runtime.server_outage import wait_for_server
@@ -237,7 +237,7 @@ def place_of(config: Config) -> str:
     """Where a worker runs: host, config, and the variables that change it, as two services with one config may have. A
     worker that begins in the place of a silent one is its successor."""
     variables = sorted(item for item in os.environ.items() if item[0].startswith(ENV_PREFIX))
-    path = config.path and config.path.resolve()
+    path = config.path and os.path.realpath(config.path)  # unlike Path.resolve, it takes a loop of links
     return f"{keys.host_of(config.data_dir)} {path} {crc32(repr(variables).encode()):x}"
 
 
@@ -245,15 +245,20 @@ def _queues_of(handlers: list[Declaration]) -> list[str]:
     return sorted({keys.DEFAULT_QUEUE, *(one.queue for one in handlers)})
 
 
-def run(config_path: str | None, supervised: Config | None = None) -> int:
-    """Run one worker process until it is asked to stop, with the supervisor's server; returns its exit code."""
+def run(config_path: str | None, supervised: tuple[Config, ValidatedPlugins] | None = None) -> int:
+    """Run one worker process until it is asked to stop; returns its exit code.
+
+    Under a supervisor it works with the config and the plugins that the supervisor has validated, not with the files:
+    an edit has no effect before HUP, and one that was refused must not end a process that is started again.
+    """
     begin_start()
     logs.setup("worker")
     try:
-        config = load_from_environment(config_path)
-        config, _ = adopt(supervised or config, config)
+        if supervised:
+            log_if_invalid(log, config_path)
+        config = supervised[0] if supervised else load_from_environment(config_path)
         wait_for_server(config.redis, log)
-        plugins = ValidationProcess(config).result()
+        plugins = supervised[1] if supervised else ValidationProcess(config).result()
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)
         return 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+from receiver.contract.record_map import SAMPLE_CURRENCY
 from workers.storeapi.sandbox.products import check_rows
 from workers.storeapi.sandbox.shop import ErrorAnswer, Listing, SandboxCall, Shop, check_integer, check_text
 from workers.storeapi.sandbox.state import Json
@@ -31,7 +32,9 @@ def create(shop: Shop, call: SandboxCall) -> Json:
         found = shop.find("customer", check_integer(customer_id, "customer_id"))
         customer = {name: found.get(name) for name in ("id", "name", "email")}
     extra = {name: value for name, value in call.body.items() if name not in ("id", "customer_id", "status")}
-    return _insert(shop, {**extra, "customer": customer, "lines": _lines(shop, call.body["lines"])})
+    lines = _lines(shop, call.body["lines"])
+    currency = shop.find("product", lines[0]["product_id"]).get("currency", SAMPLE_CURRENCY)
+    return _insert(shop, {"currency": currency, **extra, "customer": customer, "lines": lines})
 
 
 def get(shop: Shop, call: SandboxCall) -> Json:
@@ -90,7 +93,8 @@ def add_comment(shop: Shop, call: SandboxCall) -> Json:
 def duplicate(shop: Shop, call: SandboxCall) -> Json:
     order = get(shop, call)
     copy = {name: value for name, value in order.items() if name not in ("id", "status", "total")}
-    return _insert(shop, {**copy, "duplicate_of": order["id"]})
+    lines = [_with_id(shop, line) for line in order["lines"]]
+    return _insert(shop, {**copy, "lines": lines, "duplicate_of": order["id"]})
 
 
 # Shared by several operations
@@ -118,10 +122,14 @@ def _lines(shop: Shop, given: Any) -> list[Json]:
         quantity = check_integer(line.get("quantity", 1), "quantity")
         if quantity < 1:
             raise ErrorAnswer(422, "quantity must be at least 1")
-        lines.append({"product_id": product["id"], "quantity": quantity, "price": product["price"]})
+        lines.append(_with_id(shop, {"product_id": product["id"], "quantity": quantity, "price": product["price"]}))
     if not lines:
         raise ErrorAnswer(422, "an order needs at least one line")
     return lines
+
+
+def _with_id(shop: Shop, line: Json) -> Json:
+    return {**line, "id": shop.state.increment("last line")}
 
 
 def _total(lines: list[Json]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from receiver.contract.record_map import SAMPLE_CURRENCY
 from workers.storeapi.sandbox.shop import (
     ErrorAnswer,
     Listing,
@@ -109,7 +110,8 @@ def set_variant_inventory(shop: Shop, call: SandboxCall) -> Json:
 
 def new_product(body: Mapping[str, Any]) -> Json:
     checked = {"name": check_text(body.get("name"), "name"), "price": check_amount(body.get("price"))}
-    return {"stock": 0, **body, **checked, **checked_fields({k: v for k, v in body.items() if k == "stock"})}
+    defaults = {"currency": SAMPLE_CURRENCY, "sku": "", "stock": 0}
+    return {**defaults, **body, **checked, **checked_fields({k: v for k, v in body.items() if k == "stock"})}
 
 
 def checked_fields(body: Mapping[str, Any]) -> Json:

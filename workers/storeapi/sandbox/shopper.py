@@ -99,8 +99,8 @@ class Shopper(threading.Thread):
         """The id of a product that exists. If all were deleted through the API, a new one."""
         found = self._pick("product", PRODUCTS)
         if found is None:
-            body = {"name": "Mug", "price": samples.price(self._rng)}
-            found = int(self._shop.state.insert("product", {"stock": 1, **body})["id"])
+            body = {"name": "Mug", "price": samples.price(self._rng), "stock": 1}
+            found = int(self._shop.state.insert("product", products.new_product(body))["id"])
         return found
 
     def _pick(self, kind: str, highest: int) -> int | None:

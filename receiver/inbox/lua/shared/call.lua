@@ -149,6 +149,14 @@ local function size_of(name, command)
   return nil, found.err
 end
 
+-- Fields of an event's record; nil if its key is damaged. Any other error, such as a missing right, says nothing about the
+-- record and is raised.
+local function read_fields(id, ...)
+  local found = redis.pcall('HMGET', P .. 'e:' .. id, ...)
+  if not found.err then return found end
+  if not is_damage(found.err) then error(found, 0) end
+end
+
 local function require_type(name, command)
   local size, problem = size_of(name, command)
   if problem then error('the key ' .. P .. name .. ' is damaged: ' .. problem, 0) end

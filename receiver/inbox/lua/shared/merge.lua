@@ -14,8 +14,8 @@ local function mergeable(handler, mark, store)
   local waiting = {}
   for at = 1, #found, 2 do
     local id, accepted = split(found[at]), tonumber(found[at + 1])
-    local about = redis.pcall('HMGET', P .. 'e:' .. id, 'r:' .. handler, 'k:' .. handler, 'occurred')
-    local run = not about.err and parse_run(about[1])
+    local about = read_fields(id, 'r:' .. handler, 'k:' .. handler, 'occurred')
+    local run = about and parse_run(about[1])
     if not run or run.state ~= 'queued' or run.losses > 0 or about[2] ~= mark or has_unrouted_before(store, accepted) then
       break
     end

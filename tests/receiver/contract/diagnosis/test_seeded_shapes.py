@@ -102,6 +102,7 @@ def check(seeds: range, tmp_path: Path) -> None:
     assert figures["all three right"] >= 0.9 * figures["found"], figures
 
 
+@pytest.mark.full
 def test_detection_makes_no_false_claim_over_100_shapes(tmp_path: Path) -> None:
     check(range(100), tmp_path)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnreachable, ServerUnusable
@@ -250,6 +250,21 @@ def test_a_user_without_a_right_is_refused_at_start(
     done = make_system(url=locked.url("limited:pw@")).refuse_to_start(command)
     assert done.returncode == 2
     assert f"the user limited of the Redis server at 127.0.0.1:{locked.port} {said}" in done.stderr
+
+
+def test_a_missing_right_to_read_records_damages_none(locked: Locked, tmp_path: Path) -> None:
+    """Sound events were quarantined without HMGET, and stayed so when it was given back."""
+    rules = locked.server.client
+    rules.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">pw", "~*", "&*", "+@all")
+    system = System(tmp_path, locked.url("limited:pw@"))
+    ids = {system.accept() for _ in range(3)}
+    rules.execute_command("ACL", "SETUSER", "limited", "-hmget")
+    with pytest.raises(ResponseError, match="hmget"):
+        system.inbox.claim({"": 3}, capacity=3)
+    rules.execute_command("ACL", "SETUSER", "limited", "+hmget")
+    assert {run.event.id for run in system.inbox.claim({"": 3}, capacity=3).runs} == ids
+    assert not rules.exists(keys.QUARANTINED)
+    system.close()
 
 
 @pytest.mark.parametrize("taken", ["set", "hset", "hincrby", "zadd", "rpush", "sadd"])

@@ -444,6 +444,7 @@ def test_a_host_that_has_not_the_files_of_the_history_is_told_although_another_m
             "fail disk: 0 bytes free at",
         ),
         (HostFacts("/srv/data", False, GB, read_only=True), "fail disk: the disk of /srv/data is read-only"),
+        (HostFacts("/srv/data", True, GB, hangs=True), "fail disk: the disk of /srv/data does not answer: without"),
     ],
 )
 def test_disk_findings(facts: Facts, host: HostFacts, says: str) -> None:
@@ -561,7 +562,10 @@ def test_a_web_process_that_says_that_it_cannot_store_is_believed(facts: Facts) 
     assert "`storehooks web` on this host answers every delivery with 503" in line
 
 
-@pytest.mark.parametrize("host", [HostFacts("/srv/data", True, 1 << 20), HostFacts("/srv/data", True, GB, True)])
+@pytest.mark.parametrize(
+    "host",
+    [HostFacts("/srv", True, 1 << 20), HostFacts("/srv", True, GB, True), HostFacts("/srv", True, GB, hangs=True)],
+)
 def test_without_server_and_disk_no_delivery_is_said_to_wait_in_the_spool(facts: Facts, host: HostFacts) -> None:
     away = ServerFacts(address="a", fault=ServerFault("it does not answer", "start it", temporary=True))
     line = only_line(system_checks.check_server(replace(facts, server=away, inbox=None, host=host)))
@@ -768,6 +772,16 @@ def test_workers_that_run_another_version_than_this_host_has(facts: Facts) -> No
     )
 
 
+def test_without_a_plugin_here_doctor_says_what_workers_still_run(facts: Facts) -> None:
+    """Between `pip uninstall` and HUP they handle events."""
+    removed = with_inbox(replace(facts, plugins=PluginFacts()), running={"erp.push": {"1.0"}})
+    (still,) = as_lines(worker_checks.check_handlers(removed))
+    assert still.startswith("warn handlers: this config loads no plugin on this host, and workers run erp.push -> ")
+    assert "if the plugin was removed: send HUP to `storehooks worker`" in still
+    (none,) = as_lines(worker_checks.check_handlers(with_inbox(removed, running={"erp.push": set()})))
+    assert none.startswith("warn handlers: no plugin is loaded: events are stored and not handled")
+
+
 def test_runs_that_wait_for_a_handler_of_this_config_fail_until_a_worker_has_loaded_it(facts: Facts) -> None:
     """Putting a plugin back into the config does not run them: the workers must load it again."""
     waiting = with_inbox(facts, declared=(HANDLER,), absent={"erp.push": AbsentHandler(None, 3)})
@@ -888,6 +902,7 @@ def test_a_healthy_store_has_a_summary(facts: Facts) -> None:
             "fail north: API access denied: answered 403 -> check the app's permissions",
         ),
         (ApiFacts("unreachable", "no answer"), "fail north: API unreachable: no answer -> check base_url ("),
+        (ApiFacts("no-token", "no answer"), "fail north: no token: no answer -> check base_url ("),
         (ApiFacts("late"), "fail north: API did not answer in time"),
         (ApiFacts("redis", "OOM", "free memory"), "fail north: its API was not called: OOM -> free memory"),
         (
@@ -904,7 +919,12 @@ def test_api_findings(facts: Facts, api: ApiFacts, says: str) -> None:
 @pytest.mark.parametrize(
     ("checked", "says"),
     [
-        (None, "warn north: subscriptions were not checked yet; workers check every 5 min"),
+        (
+            None,  # as if HUP was not sent after the store was added: no worker will check it
+            "warn north: subscriptions of this store were not checked yet; workers that have loaded it check every "
+            "5 min -> send HUP to `storehooks web` and `storehooks worker` on each host, unless they have loaded this "
+            "config; then storehooks subscriptions plan --store north",
+        ),
         (CheckResult("north", NOW.timestamp() - 60, wanted=6), "ok north: token 51 min, 6 of 6 wanted subscriptions"),
         (
             CheckResult("north", NOW.timestamp() - 7200, wanted=6),
@@ -1033,6 +1053,16 @@ def test_a_store_that_signs_with_an_expired_secret_is_a_failure(facts: Facts) ->
     assert "secret-expired 2; the store has signed with an expired secret -> " in line
 
 
+def test_refusals_that_are_valid_by_now_need_a_reload_before_the_release(facts: Facts) -> None:
+    """The release alone was the fix. It stops no new refusal while `web` has the old config."""
+    at = NOW.timestamp() - 3600
+    refused = StoreRefusals("north", {"unknown-store": 3}, 3, at, at)
+    host = replace(facts.host, refused=(refused,), now_valid={"north": (3, 3)})
+    line = lines_of(with_inbox(replace(facts, host=host)))[0]
+    assert "all stored; all valid under the current config -> send HUP to `storehooks web` and `storehooks work" in line
+    assert line.endswith("unless they have loaded this config; then storehooks refused release --store north")
+
+
 def test_unknown_stores_and_limits_of_a_scheme_are_reported_once(facts: Facts) -> None:
     host = replace(
         facts.host,
@@ -1040,11 +1070,50 @@ def test_unknown_stores_and_limits_of_a_scheme_are_reported_once(facts: Facts) -
     )
     lines = as_lines(store_checks.check_stores(replace(facts, host=host)))
     assert any(
-        line.startswith("warn stores: 6 deliveries refused for stores that are not configured: west") for line in lines
+        line.startswith("warn stores: 6 deliveries refused for which no configured store was found: west")
+        for line in lines
     )
     (scheme,) = [line for line in lines if line.startswith("warn scheme")]
     assert "woocommerce (south): no timestamp is signed" in scheme
     assert "the topic is not signed" in scheme
+
+
+SHARED_DOMAINS = """
+[stores.orders-app]
+scheme = "shopify"
+domain = "north.myshopify.com"
+signing_secrets = ["first secret"]
+[stores.a-stock-app]
+scheme = "shopify"
+domain = "https://North.myshopify.com/"
+signing_secrets = ["second secret"]
+[stores.ads-app]
+scheme = "{scheme}"
+domain = "{domain}"
+signing_secrets = ["third secret"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("scheme", "domain", "others"),
+    [
+        ("woocommerce", "north.myshopify.com", "a-stock-app"),
+        ("shopify", "south.myshopify.com", "a-stock-app"),
+        ("shopify", "north.myshopify.com", "a-stock-app, ads-app"),
+    ],
+)
+def test_stores_that_the_common_url_cannot_tell_apart_are_one_warning(
+    tmp_path: Path, facts: Facts, scheme: str, domain: str, others: str
+) -> None:
+    """Two apps of one shop: the second one's deliveries were refused there, and nothing said so."""
+    (tmp_path / "shared.toml").write_text(SHARED_DOMAINS.format(scheme=scheme, domain=domain))
+    config = load(tmp_path / "shared.toml", {})
+    lines = as_lines(store_checks.check_stores(replace(facts, config=config, apis={})))
+    assert [line for line in lines if "POST /webhooks" in line] == [
+        "warn stores: stores have the same domain, and POST /webhooks finds only the first of them: "
+        f"north.myshopify.com (orders-app, {others}) -> have the others send to their own URLs, such as "
+        "/webhooks/a-stock-app"
+    ]
 
 
 def test_many_healthy_stores_share_a_line(tmp_path: Path, facts: Facts) -> None:

@@ -40,6 +40,7 @@ from tests.support.raw_server import RawServer
 from tests.support.tls_proxy import TlsProxy
 from workers.cli import storehooks
 from workers.operations.doctor import local_facts
+from workers.operations.doctor.examination import gather_facts
 from workers.operations.doctor.network_facts import probe_public_url
 from workers.storeapi.errors import Unreachable
 from workers.storeapi.transport import http
@@ -287,6 +288,35 @@ def test_a_server_that_refuses_writes_is_the_only_fault_named(
     assert "Not enough good replicas" in said[0]
 
 
+@pytest.mark.full
+def test_a_replica_that_hangs_is_a_failure_until_it_answers(make_system: Callable[..., System], tmp_path: Path) -> None:
+    port, folders = free_port(), [tmp_path / name for name in ("primary", "replica")]
+    for folder in folders:
+        folder.mkdir()
+    listening, following = ("--port", str(port), "--repl-diskless-sync-delay", "0"), ("--replicaof", "127.0.0.1")
+    with own_server(folders[0], *listening) as primary, own_server(folders[1], *following, str(port)) as replica:
+        system = make_system(url=primary.url)
+        text = system.config_file.read_text()
+        system.config_file.write_text(text.replace("[redis]", '[redis]\nack = "replica"', 1))
+
+        def server_row() -> str:
+            report = doctor(system.config_file, "--json")
+            return "\n".join(line for state in ("ok", "fail") for line in report.lines(state) if "server: " in line)
+
+        state = primary.client.info
+        eventually(
+            lambda: state("replication").get("slave0", {}).get("state") == "online", what="the replica is online"
+        )
+        assert "appendfsync always, answers" in server_row()
+        assert replica.process
+        replica.process.send(signal.SIGSTOP)
+        said = eventually(lambda: "every delivery goes to the spool" in (row := server_row()) and row)
+        assert 'ack = "replica", and no connected replica answers' in said
+        assert "restart the replica" in said
+        replica.process.send(signal.SIGCONT)
+        eventually(lambda: "appendfsync always, answers" in server_row(), what="the replica answers again")
+
+
 def silent_hosts(system: System) -> list[str]:
     return [name for name, one in system.ledger.spools().items() if one.state == "silent"]
 
@@ -460,3 +490,19 @@ def unharmed(event, ctx): ...
         assert "shop.book reads what [redact] removes: order_by customer.email" in told
         assert "shop.visit reads what [redact] removes: when address.city" in told
         assert "shop.unharmed reads" not in told
+
+
+def test_without_time_only_apis_that_are_used_count_as_not_checked(tmp_path: Path) -> None:
+    stores = f"""
+    [redis]
+    data_dir = "data"
+    [stores.pad]
+    signing_secrets = ["{SECRET}"]
+    [stores.south]
+    signing_secrets = ["{OTHER_SECRET}"]
+    base_url = "https://192.0.2.1"
+    auth = {{token = "t"}}
+    """
+    (tmp_path / "config.toml").write_text(stores)
+    found = gather_facts(load(tmp_path / "config.toml", {}), timeout=0.0).apis
+    assert {name: one.state for name, one in found.items()} == {"pad": "none", "south": "unasked"}

@@ -7,11 +7,14 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 
 MAX_PROXIES = 10
 """How many entries of X-Forwarded-For are read: a sender may write any number of them."""
+SENDER_BITS = 48
+"""Of an IPv6 address, where it must not be easy to be many senders. Who rents a server often has a /56, which is 256
+times a /64, and seldom more than a /48."""
 _HEADER = "x-forwarded-for"
 
 
 class TrustedProxies:
-    """The networks of `[receiver] trusted_proxies`. No other peer decides what is recorded as its address."""
+    """The networks of `[receiver] trusted_proxies`. No other peer decides which address is taken for its own."""
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
         self._networks = tuple(map(ip_network, networks))
