@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from selectors import EVENT_READ, BaseSelector
 
-import structlog
-
 from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.contract.errors import StorehooksError
@@ -87,14 +85,6 @@ class ConfigReload:
             self._adopt(validation.config, plugins)
         if self._reload_follows:
             self.begin()
-
-
-def log_if_invalid(logger: structlog.stdlib.BoundLogger, path: str | None) -> None:
-    """Log what is wrong with the config on disk, if it is invalid. For a process that begins with its supervisor's."""
-    try:
-        load_from_environment(path)
-    except StorehooksError as error:
-        logger.error("config refused, the old one stays", why=error.logged)
 
 
 def _log_refusal(error: StorehooksError) -> None:

@@ -27,7 +27,6 @@ from receiver.inbox.known_data import KnownData
 from receiver.inbox.leases import LEADS_FOR_MS, LEASE_MS
 from workers.processes import Schedule, Signals, SignOfLife, begin_start
 from workers.runtime import maintenance
-from workers.runtime.config_reload import log_if_invalid
 from workers.runtime.failure_log import log_failed_runs
 from workers.runtime.server_outage import ServerOutage, wait_for_server
 
@@ -156,8 +155,6 @@ def run(explicit: str | None, supervised: Config | None = None) -> int:
     begin_start()
     logs.setup("housekeeper")
     try:
-        if supervised:
-            log_if_invalid(log, explicit)
         config = supervised or load_from_environment(explicit)
         wait_for_server(config.redis, log, works=False)
     except StorehooksError as error:

@@ -27,7 +27,7 @@ from receiver.inbox.outcomes import Ending, RunResult
 from workers.plugins.validation import missing_limits
 from workers.plugins.validation_process import ValidatedPlugins, ValidationProcess
 from workers.processes import Schedule, Signals, SignOfLife, begin_start
-from workers.runtime.config_reload import ConfigReload, log_if_invalid
+from workers.runtime.config_reload import ConfigReload
 from workers.runtime.pool.lease_guard import lease_clock
 from workers.runtime.pool.pool import ChildPool
 from workers.runtime.server_outage import wait_for_server
@@ -254,8 +254,6 @@ def run(config_path: str | None, supervised: tuple[Config, ValidatedPlugins] | N
     begin_start()
     logs.setup("worker")
     try:
-        if supervised:
-            log_if_invalid(log, config_path)
         config = supervised[0] if supervised else load_from_environment(config_path)
         wait_for_server(config.redis, log)
         plugins = supervised[1] if supervised else ValidationProcess(config).result()
