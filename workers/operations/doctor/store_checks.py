@@ -293,7 +293,8 @@ def _shared_domains(facts: Facts) -> Iterator[Finding]:
         found = some([f"{domain} ({', '.join(names)})" for names, domain in shared.items()])
         text = f"stores have the same domain, and POST /webhooks finds only the first of them: {found}"
         other = next(iter(shared))[1]
-        yield warn("stores", text, fix=f"have the others send to their own URLs, such as /webhooks/{other}")
+        fix = f"have the others send to their own URLs, such as /webhooks/{other}, and remove `domain` of each"
+        yield warn("stores", text, fix=fix)
 
 
 def _reused_ids(facts: Facts, name: str) -> Iterator[Finding]:

@@ -1112,7 +1112,7 @@ def test_stores_that_the_common_url_cannot_tell_apart_are_one_warning(
     assert [line for line in lines if "POST /webhooks" in line] == [
         "warn stores: stores have the same domain, and POST /webhooks finds only the first of them: "
         f"north.myshopify.com (orders-app, {others}) -> have the others send to their own URLs, such as "
-        "/webhooks/a-stock-app"
+        "/webhooks/a-stock-app, and remove `domain` of each"
     ]
 
 
