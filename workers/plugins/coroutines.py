@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Coroutine, Generator
 from typing import Any
 
 from receiver import logs
@@ -14,11 +15,18 @@ CANCEL_SECONDS = 1.0
 log = logs.get("child")
 
 
+class _Task(asyncio.Task[Any]):
+    """A task that knows in which run it was created: what it raised may be reported long after that run."""
+
+    run: object = None
+
+
 class CoroutineRunner:
     """One event loop, made when it is first needed. A plain function never meets it."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._run_under_way: object = None
         self._interrupt: BaseException | None = None
 
     def finish(self, returned: Any, *, keep_tasks: bool = False) -> Any:
@@ -32,6 +40,8 @@ class CoroutineRunner:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._loop.set_exception_handler(self._report)
+            self._loop.set_task_factory(self._create_task)
+        self._run_under_way, self._interrupt = object(), None
         before = asyncio.all_tasks(self._loop)
         self._task = self._loop.create_task(returned)
         try:
@@ -54,18 +64,33 @@ class CoroutineRunner:
                 task.cancel()
             self._run(self._loop, self._loop.create_task(asyncio.wait(tasks, timeout=CANCEL_SECONDS)))
 
+    def _create_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        **options: Any,
+    ) -> asyncio.Task[Any]:
+        task = _Task(coroutine, loop=loop, **options)
+        task.run = self._run_under_way
+        return task
+
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> Any:
         """Until the task is done. A `loop.stop()` of a handler, whose effect may come in a later run, ends no run."""
         task.add_done_callback(lambda _: loop.stop())
         while not task.done():
-            loop.run_forever()
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):  # asyncio raises them here, and in the task
+                if not task.done():
+                    raise
         return task.result()
 
     def _report(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Called for an exception that no coroutine gets. A timeout, which is no Exception, still ends the run."""
-        error = context.get("exception")
-        if error is None or isinstance(error, Exception):
+        """Called for an exception that no coroutine gets. A timeout, which is no Exception, still ends its own run."""
+        error, task = context.get("exception"), context.get("future")
+        is_earlier = isinstance(task, _Task) and task.run is not self._run_under_way
+        if error is None or isinstance(error, Exception) or is_earlier:
             log.warning("a task of an async handler failed", exception=type(error).__name__)
         else:
             self._interrupt = error

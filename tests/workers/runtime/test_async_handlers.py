@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
 
@@ -315,3 +317,40 @@ def test_a_timeout_that_hits_a_callback_of_the_loop_still_ends_the_run() -> None
         signal.signal(signal.SIGALRM, before)
         runner.close()
     assert time.monotonic() - started < 10
+
+
+async def exits() -> None:
+    await asyncio.sleep(0)
+    sys.exit("a text of this run")
+
+
+async def starts_one_that_exits() -> None:
+    held.append(asyncio.create_task(exits()))
+    await asyncio.sleep(0.1)
+
+
+async def catches_one_that_exits() -> None:
+    await asyncio.gather(exits(), return_exceptions=True)
+
+
+held: list[object] = []
+
+
+@pytest.mark.parametrize("ends", [exits, starts_one_that_exits, catches_one_that_exits])
+def test_a_run_that_exits_ends_no_later_run(ends: Callable[[], Coroutine[None, None, None]]) -> None:
+    """A later run of the same process, of whichever store, failed with its exception and the text of that."""
+
+    async def handler() -> str:
+        held.clear()
+        gc.collect()
+        await asyncio.sleep(0)
+        return "done"
+
+    runner = CoroutineRunner()
+    try:
+        for _ in range(3):
+            with pytest.raises(SystemExit, match="a text of this run"):
+                runner.finish(ends())
+            assert runner.finish(handler()) == "done"
+    finally:
+        runner.close()
