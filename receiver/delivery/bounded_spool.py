@@ -23,6 +23,7 @@ from receiver.spool import (
     SpooledEvents,
     SpoolResult,
     events_files,
+    free_disk_bytes,
     is_busy,
     is_damage,
     kept_files,
@@ -216,8 +217,7 @@ class BoundedSpool:
 
     def _free_disk_bytes(self) -> int:
         """Bytes that are free on the disk, except for a reserve."""
-        disk = os.statvfs(self._data_dir if self._data_dir.exists() else self._data_dir.parent)
-        return disk.f_bavail * disk.f_frsize - RESERVED_DISK_BYTES
+        return free_disk_bytes(self._data_dir) - RESERVED_DISK_BYTES
 
 
 def _inode(file: Path) -> tuple[int, int]:

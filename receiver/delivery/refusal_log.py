@@ -8,6 +8,7 @@ oldest body; the line about that refusal stays.
 from __future__ import annotations
 
 import atexit
+import errno
 import sqlite3
 import threading
 import time
@@ -21,7 +22,18 @@ from redis.exceptions import RedisError
 
 from receiver import logs
 from receiver.config.values import Bounds
-from receiver.spool import REFUSED_FILE, Refusal, Refusals, StoreRefusals, is_damage, open_refusals, rename
+from receiver.spool import (
+    AMPLE_DISK_BYTES,
+    NEEDED_DISK_BYTES,
+    REFUSED_FILE,
+    Refusal,
+    Refusals,
+    StoreRefusals,
+    free_disk_bytes,
+    is_damage,
+    open_refusals,
+    rename,
+)
 
 WRITE_EVERY = 0.5
 TRIM_EVERY = 600.0
@@ -148,9 +160,11 @@ class RefusalLog:
             is_new = self._refusals is None
             try:
                 self._refusals = self._refusals or open_refusals(self._data_dir)
-                self._refusals.add(refusals, bounds=self._bounds, now=time.time())
+                free = free_disk_bytes(self._data_dir)
+                written = refusals if free >= NEEDED_DISK_BYTES else []
+                self._refusals.add(written, bounds=self._bounds, now=time.time(), may_grow=free >= AMPLE_DISK_BYTES)
                 self._unreported = True
-                return
+                break
             except Exception as error:
                 self._refusals = None
                 if is_last or not is_damage(error, file):
@@ -160,6 +174,9 @@ class RefusalLog:
                     self._problems.error(
                         "the file of refused deliveries was damaged; a new one is used", why=str(error)
                     )
+
+        if len(written) < len(refusals):
+            raise OSError(errno.ENOSPC, f"less than {NEEDED_DISK_BYTES >> 20} MB are free on the disk")
 
     def close(self) -> None:
         """Write the rest and close the file, at the end of the process."""

@@ -17,8 +17,10 @@ being spooled. A refused delivery may be lost in a power cut (synchronous NORMAL
 
 from receiver.spool.compaction import compact
 from receiver.spool.damaged_events import DamagedEvents, is_damage, keep, kept_files, open_damaged, rename, set_aside
-from receiver.spool.database import BUSY_SECONDS, check_format, is_busy
+from receiver.spool.database import BUSY_SECONDS, check_format, free_disk_bytes, is_busy
 from receiver.spool.refused_deliveries import (
+    AMPLE_DISK_BYTES,
+    NEEDED_DISK_BYTES,
     REFUSED_FILE,
     REFUSED_FORMAT,
     TRY_AGAIN,

@@ -21,6 +21,12 @@ FEW_TRY_EVERY, MANY_TRY_EVERY = 0.002, 0.03
 """Seconds between two tries to begin a transaction with few or with many rows, while another one writes."""
 WAL_BYTES = 4 << 20
 PAGE = 4096
+SPARE_PAGES = 1024
+"""Free pages that stay in a file for the next rows; all others are returned to the disk."""
+VACUUM_PAGES, VACUUM_SECONDS = 4096, 0.25
+"""Maximum number of pages returned to the disk at a time, and for how long."""
+VACUUM_STEP = 32
+"""Pages in one transaction: if many are free, SQLite searches for up to 2 ms to move one that is in use."""
 LISTED = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master"
 
 
@@ -173,6 +179,33 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             if not is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+def free_disk_bytes(folder: Path) -> int:
+    """Bytes that are free on the disk of a folder, which may not exist yet."""
+    disk = os.statvfs(folder if folder.exists() else folder.parent)
+    return disk.f_bavail * disk.f_frsize
+
+
+def release_free_pages(connection: sqlite3.Connection) -> None:
+    """Return free pages to the disk, except for a few; not many at a time, because others want to write."""
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    pages = min(free - SPARE_PAGES, VACUUM_PAGES)
+    if pages <= 0:
+        return
+    deadline = time.monotonic() + VACUUM_SECONDS
+    for done in range(0, pages, VACUUM_STEP):
+        step = min(VACUUM_STEP, pages - done)
+        connection.executescript(f"PRAGMA incremental_vacuum({step})")  # `execute` would free one page
+        if time.monotonic() > deadline:
+            break
+        time.sleep(FEW_TRY_EVERY)  # one that waits to begin tries as often
+    checkpoint(connection)  # only this shortens the file
+
+
+def checkpoint(connection: sqlite3.Connection) -> None:
+    """Write the write-ahead log to the file. Waits for no other process."""
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
 def truncate_wal(connection: sqlite3.Connection) -> None:

@@ -15,8 +15,8 @@ import orjson
 
 from receiver.config.values import Bounds
 from receiver.contract.stores import UNKNOWN_STORE
-from receiver.spool.database import PAGE, Format, open_file, transaction, truncate_wal
-from receiver.spool.spooled_events import LATEST
+from receiver.spool.database import PAGE, Format, open_file, release_free_pages, transaction, truncate_wal
+from receiver.spool.spooled_events import LATEST, RESERVED_DISK_BYTES
 from receiver.spool.uptime import Uptime, read_uptime
 
 REFUSED_FILE = "refused.sqlite3"
@@ -26,6 +26,10 @@ SHARES_A_PAGE = PAGE // 2 - 100
 """Two rows of less than these bytes fit in a page."""
 LINES_SHARE = 4
 """One part in four of the bytes is for lines, the rest is for bodies."""
+NEEDED_DISK_BYTES = RESERVED_DISK_BYTES + (16 << 20)
+"""With less free space on the disk no refusal is written, so that file and journal leave the spool its reserve."""
+AMPLE_DISK_BYTES = 2 * RESERVED_DISK_BYTES
+"""With less free space the bodies take no more than before: a new one takes the place of older ones."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS refused (
     id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, store TEXT NOT NULL, named TEXT NOT NULL,
@@ -157,14 +161,19 @@ class Refusals:
 
     # Writing, for the receiver
 
-    def add(self, refusals: Iterable[Refusal], *, bounds: Bounds, now: float) -> None:
-        """Write lines and bodies and enforce the bounds, in one transaction."""
+    def add(self, refusals: Iterable[Refusal], *, bounds: Bounds, now: float, may_grow: bool = True) -> None:
+        """Write lines and bodies and enforce the bounds, in one transaction. If the file may not grow, bodies take no
+        more than before."""
         uptime = read_uptime()
         with transaction(self._db):
+            bodies = bounds.max_bytes - bounds.max_bytes // LINES_SHARE
+            if not may_grow:
+                bodies = min(bodies, sum(_bytes_by_store(self._db, "refused_body", "cost").values()))
             for one in refusals:
                 self._insert(one, uptime)
-            self._trim(bounds, now)
+            self._trim(bounds, bodies, now)
         with suppress(sqlite3.Error, OSError):  # they are written, and the next call tries it again
+            release_free_pages(self._db)
             truncate_wal(self._db)
 
     def delete(self, ids: Iterable[int]) -> None:
@@ -272,17 +281,16 @@ class Refusals:
                 (cursor.lastrowid, one.store, one.cost, one.packed_headers, one.body),
             )
 
-    def _trim(self, bounds: Bounds, now: float) -> None:
+    def _trim(self, bounds: Bounds, bodies: int, now: float) -> None:
         oldest = int((now - bounds.max_age) * 1000)
         self._db.execute("DELETE FROM refused_body WHERE id IN (SELECT id FROM refused WHERE at < ?)", (oldest,))
         self._db.execute("DELETE FROM refused WHERE at < ?", (oldest,))
-        lines = bounds.max_bytes // LINES_SHARE
-        self._fair_shares("refused_body", "cost", bounds.max_bytes - lines, self._drop_oldest_bodies)
-        self._fair_shares("refused", str(LINE_COST), lines, self._drop_oldest_lines)
+        self._fair_shares("refused_body", "cost", bodies, self._drop_oldest_bodies)
+        self._fair_shares("refused", str(LINE_COST), bounds.max_bytes // LINES_SHARE, self._drop_oldest_lines)
 
     def _fair_shares(self, table: str, cost: str, limit: int, drop: Callable[[str, int], None]) -> None:
         """Over the limit, cut the stores with the most bytes down to the same level."""
-        used = dict(self._db.execute(f"SELECT store, sum({cost}) FROM {table} GROUP BY store"))  # noqa: S608
+        used = _bytes_by_store(self._db, table, cost)
         if sum(used.values()) <= limit:
             return
         level = fair_level(list(used.values()), limit)
@@ -304,6 +312,10 @@ class Refusals:
             "(SELECT id FROM refused WHERE store = ? ORDER BY id DESC LIMIT -1 OFFSET ?)",
             (store, level // LINE_COST),
         )
+
+
+def _bytes_by_store(db: sqlite3.Connection, table: str, cost: str) -> dict[str, int]:
+    return dict(db.execute(f"SELECT store, sum({cost}) FROM {table} GROUP BY store"))  # noqa: S608
 
 
 def fair_level(sizes: list[int], limit: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -19,11 +18,12 @@ from receiver.contract.event import Event, other_event_id
 from receiver.contract.intake import Delivery
 from receiver.spool.database import (
     BUSY_SECONDS,
-    FEW_TRY_EVERY,
     DamagedFileError,
     Format,
+    checkpoint,
     connect_read_only,
     open_file,
+    release_free_pages,
     transaction,
 )
 from receiver.spool.uptime import Uptime, read_uptime
@@ -35,12 +35,6 @@ READ_BYTES = 2 << 20
 """Of bodies that are read at once, and go to the inbox in one round trip: it accepts no other deliveries meanwhile."""
 ROW_COST = 150
 """Bytes that a spooled delivery takes in addition to its content: numbers, indexes."""
-SPARE_PAGES = 1024
-"""Free pages that stay in the file for the next rows; all others are returned to the disk."""
-VACUUM_PAGES, VACUUM_SECONDS = 4096, 0.25
-"""Maximum number of pages returned to the disk at a time, and for how long."""
-VACUUM_STEP = 32
-"""Pages in one transaction: if many are free, SQLite searches for up to 2 ms to move one that is in use."""
 ATTEMPT_BYTES = 16 << 10
 RESERVED_DISK_BYTES = 32 << 20
 """With less free space on the disk nothing is spooled."""
@@ -309,21 +303,11 @@ class SpooledEvents:
 
     def release_free_pages(self) -> None:
         """Return free pages to the disk, except for a few; not many at a time, because others want to write."""
-        pages = min(self._pragma("freelist_count") - SPARE_PAGES, VACUUM_PAGES)
-        if pages <= 0:
-            return
-        deadline = time.monotonic() + VACUUM_SECONDS
-        for done in range(0, pages, VACUUM_STEP):
-            step = min(VACUUM_STEP, pages - done)
-            self._db.executescript(f"PRAGMA incremental_vacuum({step})")  # `execute` would free one page
-            if time.monotonic() > deadline:
-                break
-            time.sleep(FEW_TRY_EVERY)  # one that waits to begin tries as often
-        self.checkpoint()  # only this shortens the file
+        release_free_pages(self._db)
 
     def checkpoint(self) -> None:
         """Write the write-ahead log to the file. Waits for no other process."""
-        self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        checkpoint(self._db)
 
     def _pragma(self, name: str) -> int:
         return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])

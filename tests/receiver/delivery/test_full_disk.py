@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from receiver.config.values import Bounds
 from receiver.delivery.pipeline import open_storage
+from receiver.delivery.refusal_log import RefusalLog
 from receiver.delivery.storage import Stored
-from receiver.spool import open_events
+from receiver.spool import REFUSED_FILE, RESERVED_DISK_BYTES, free_disk_bytes, open_events, open_refusals
 from tests.receiver.delivery.test_readiness import delivery_gets, read_only
+from tests.receiver.delivery.test_refused_deliveries import refusal, refusals_of
 from tests.receiver.spool.test_spool import small_disk, spooled
-from tests.support.harness import Server, System, eventually
+from tests.support.harness import Server, System, children_of, eventually
 
 
 @contextmanager
@@ -112,3 +119,39 @@ def test_rows_that_could_not_be_deleted_are_not_taken_for_those_of_another_file(
         events.add([one, replace(one, event=replace(one.event, id="unsent"))])
         drain.run_once()
         assert (accepted(system), events.count()) == (3, 0)
+
+
+@pytest.mark.parametrize(("size", "bodies"), [("110m", True), ("60m", False), ("40m", False)])
+def test_refused_deliveries_take_nothing_of_the_spools_reserve(tmp_path: Path, size: str, bodies: bool) -> None:
+    """Forged ones filled a small disk: while Redis was away, every genuine delivery was answered 503."""
+    with small_disk(tmp_path / "disk", size) as disk:
+        writer = RefusalLog(disk, Bounds(3600, 64 << 20))
+        least = before = free_disk_bytes(disk)
+        for _ in range(20):
+            for _ in range(4):
+                writer.add(refusal(time.time(), size=900_000))
+            writer.flush()
+            least = min(least, free_disk_bytes(disk))
+        writer.close()
+        assert least > min(RESERVED_DISK_BYTES, before - (1 << 20))
+        with closing(open_refusals(disk)) as refusals:
+            assert (refusals.count_with_body() > 0) is bodies
+
+
+def test_the_file_of_refused_deliveries_may_be_deleted(system: System) -> None:
+    """As docs/runbooks/disk-full.md says: after a reload, a new one is used."""
+    (web,) = system.start("web")
+    file = system.config.data_dir / REFUSED_FILE
+
+    def refuse() -> None:
+        assert system.post(system.request(store="north"), "south").status_code == 401
+
+    refuse()
+    eventually(file.exists)
+    for one in file.parent.glob(f"{REFUSED_FILE}*"):
+        one.unlink()
+    before = children_of(web.pid)
+    web.send(signal.SIGHUP)
+    eventually(lambda: not {*before} & {*children_of(web.pid)}, what="the processes that have it open are replaced")
+    refuse()
+    eventually(lambda: file.exists() and refusals_of(system).count() == 1, what="the new file has it")

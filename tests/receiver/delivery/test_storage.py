@@ -24,8 +24,7 @@ from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults, spooling_stores
 from receiver.inbox import Inbox, connect
 from receiver.spool import BUSY_SECONDS, EVENTS_FILE, SpooledEvents, keep, kept_files, open_events, set_aside
-from receiver.spool.database import PAGE
-from receiver.spool.spooled_events import SPARE_PAGES, VACUUM_STEP
+from receiver.spool.database import PAGE, SPARE_PAGES, VACUUM_STEP
 from tests.support.harness import Server, System, eventually, free_port
 from tests.support.logged_lines import capture_logs
 

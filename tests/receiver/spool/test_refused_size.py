@@ -11,7 +11,7 @@ import pytest
 
 from receiver.config.values import Bounds
 from receiver.spool import REFUSED_FILE, Refusal, open_refusals
-from receiver.spool.database import WAL_BYTES
+from receiver.spool.database import PAGE, SPARE_PAGES, WAL_BYTES, checkpoint
 
 LIMIT = Bounds(1e9, 4 << 20)
 BATCH = 1 << 20
@@ -56,3 +56,26 @@ def test_a_journal_that_has_grown_is_truncated_by_the_next_write(tmp_path: Path)
             refusals.add([refusal({}, b"x" * 200_000)] * 5, bounds=LIMIT, now=1.0)
     refusals.add([refusal({}, b"")], bounds=LIMIT, now=1.0)
     assert journal.stat().st_size <= WAL_BYTES
+
+
+def test_a_file_that_may_not_grow_stores_new_bodies_in_the_place_of_old_ones(tmp_path: Path) -> None:
+    refusals, one = open_refusals(tmp_path), refusal({}, b"x" * 50_000)
+    refusals.add([one] * 20, bounds=LIMIT, now=1.0)
+    newest = refusals.last_id()
+    for _ in range(3):
+        refusals.add([one] * 5, bounds=LIMIT, now=1.0, may_grow=False)
+    assert (refusals.count(), refusals.count_with_body()) == (35, 20)
+    assert all(stored.id > newest - 5 for batch in refusals.with_body() for stored in batch)
+
+
+def test_a_file_shrinks_when_its_limit_is_lowered(tmp_path: Path) -> None:
+    """It kept its size, although the runbook of a full disk said that it shrinks by itself."""
+    refusals, file, one = open_refusals(tmp_path), tmp_path / REFUSED_FILE, refusal({}, b"x" * 200_000)
+    refusals.add([one] * 200, bounds=Bounds(1e9, 64 << 20), now=1.0)
+    checkpoint(refusals._db)
+    assert file.stat().st_size > 32 << 20
+    small, rounds = LIMIT.max_bytes + (SPARE_PAGES + 100) * PAGE, 0
+    while file.stat().st_size > small and rounds < 100:  # each returns a part, for a quarter of a second at most
+        refusals.add([], bounds=LIMIT, now=1.0)
+        rounds += 1
+    assert file.stat().st_size <= small

@@ -13,7 +13,7 @@ from receiver.contract.diagnosis.formatting import clock, counted, size, span
 from receiver.inbox.redis.connecting import OLDEST_VERSION
 from receiver.inbox.redis.server_state import is_nearly_full
 from receiver.process.process_files import restart_at_bind
-from receiver.spool import REFUSED_FILE, RESERVED_DISK_BYTES
+from receiver.spool import NEEDED_DISK_BYTES, REFUSED_FILE, RESERVED_DISK_BYTES
 from workers.operations.doctor.data_checks import changed_data
 from workers.operations.doctor.facts import Facts, HostFacts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
@@ -240,7 +240,7 @@ def _is_usable(host: HostFacts) -> bool:
     return host.writable and not host.read_only and not host.hangs and host.free >= RESERVED_DISK_BYTES
 
 
-_UNSEEN = "refused deliveries may not be stored either, and then the checks of stores do not show them yet"
+_UNSEEN = "new refused deliveries are not stored, and then the checks of stores do not show them yet"
 
 
 def check_disk(facts: Facts) -> Iterator[Finding]:
@@ -280,7 +280,8 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
     elif _uses_spool(facts) and host.free < facts.config.receiver.spool_bytes:
         limit = size(facts.config.receiver.spool_bytes)
         text = f"{size(host.free)} free at {host.data_dir}, and the spool may need {limit}"
-        yield warn("disk", text, fix="free disk space, or lower [receiver] spool_bytes")
+        unseen = _UNSEEN if host.free < NEEDED_DISK_BYTES else ""
+        yield warn("disk", text, unseen, fix="free disk space, or lower [receiver] spool_bytes")
     else:
         yield ok("disk", f"{size(host.free)} free at {host.data_dir}")
 
