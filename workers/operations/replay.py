@@ -45,10 +45,11 @@ class Selection:
     since: datetime | None = None
     until: datetime | None = None
 
-    @property
-    def name(self) -> str:
-        """Names the stored cursor: the same selection gets the same name."""
-        return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:16]
+    def name(self, *, again: bool) -> str:
+        """Names the stored cursor: the same selection gets the same name. A replay that repeats effects has its own,
+        because one that leaves them out does not replace it."""
+        chosen = (*astuple(self), again) if again else astuple(self)
+        return hashlib.sha256(repr(chosen).encode()).hexdigest()[:16]
 
 
 class ReplayRate:
@@ -118,18 +119,19 @@ class Replay:
     def selection(self, selection: Selection) -> None:
         """Replay the matching runs in order of acceptance, from where the last replay of this selection stopped."""
         left = self.matching(selection)
+        name = selection.name(again=self._again)
         for step in self._steps(left):
             items, positions = zip(*step, strict=True)
             if selection.run_status == RunState.FAILED:
                 self._reopen(items, failures_only=True)
             else:
-                self._reopen(items, make=selection.handler is not None, cursor=(selection.name, positions[-1]))
+                self._reopen(items, make=selection.handler is not None, cursor=(name, positions[-1]))
         if next(left, None) is None:
-            self.administration.end_replay(selection.name)
+            self.administration.end_replay(name)
 
     def position(self, selection: Selection) -> str:
         """Where the last replay of this selection stopped; empty if it came to its end."""
-        return self.administration.replay_position(selection.name)
+        return self.administration.replay_position(selection.name(again=self._again))
 
     def matching(self, selection: Selection) -> Iterator[tuple[str, str]]:
         """The runs that a replay of this selection would reopen now, each with its position."""

@@ -73,6 +73,23 @@ def test_the_first_few_given_again_are_the_next_few(system: System) -> None:
     assert "5 runs match" in system.run_cli(*SELECTION, "--dry-run").stdout, "the replay before came to its end"
 
 
+def test_a_replay_with_again_does_not_continue_one_without(system: System) -> None:
+    """The first part was replayed without its effects, and `--again` left it out."""
+    ids = done_events(system, 4, GREET)
+    system.run_cli(*SELECTION, "--first", "2")
+    finish_replayed(system)
+    shown = system.run_cli(*SELECTION, "--again").stdout
+    assert "4 runs match\n4 runs replayed" in shown
+    assert "continuing" not in shown
+    assert replays(system, ids) == [2, 2, 1, 1]
+    finish_replayed(system)
+    assert "continuing after the runs that were replayed before\n2 runs match" in system.run_cli(*SELECTION).stdout
+    finish_replayed(system)
+    system.run_cli(*SELECTION, "--again", "--first", "3")
+    finish_replayed(system)
+    assert "1 run matches\n1 run replayed" in system.run_cli(*SELECTION, "--again").stdout, "it continues itself"
+
+
 def test_a_failed_run_that_failed_again_is_among_the_rest(system: System) -> None:
     """It was skipped: three failed, one was tried before the bug was mended, and that one stayed failed."""
     done_events(system, 3, GREET)
