@@ -11,13 +11,14 @@ from typing import Any
 
 import click
 import orjson
+from redis import Redis
 
 from receiver.config import Config
 from receiver.config.errors import did_you_mean
 from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.event import UNREADABLE, form_fields
-from receiver.inbox import Inbox
+from receiver.inbox import Inbox, keys
 from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.cursors import Cursor
 from receiver.inbox.queries.events import EventRecord, RunRecord
@@ -38,6 +39,7 @@ from workers.cli.options import (
     json_option,
     load_config,
     require_handler,
+    unknown_handler,
     yes_option,
 )
 from workers.cli.replay_run import run_replay
@@ -96,7 +98,8 @@ def list_events(
         until=_microseconds(until) if until else None,
         **{name: text or "" for name, text in texts.items()},
     )
-    stored = all_events(config, connect_reader(config))
+    client = connect_reader(config)
+    stored = all_events(config, client)
     listing = stored.find(wanted, status=status, before=before, limit=limit)
     found = listing.events
     if listing.fault:
@@ -106,7 +109,7 @@ def list_events(
             f"looked back to {listing.looked_back_to:%Y-%m-%dT%H:%M:%SZ}, and found {counted(len(found), 'event')}; "
             f"to go on from there, add --before {listing.next}"
         )
-    for hint in [] if found else _unknown_names(config, wanted):
+    for hint in [] if found else _unknown_names(config, client, wanted):
         output.warn(hint)
     shown.show([event_row(one) for one in found], json_=json_)
     if json_:
@@ -125,13 +128,15 @@ def list_events(
         output.next_command(*(["storehooks events  the newest events"] if is_search else send))
 
 
-def _unknown_names(config: Config, wanted: EventFilter) -> Iterator[str]:
+def _unknown_names(config: Config, client: Redis, wanted: EventFilter) -> Iterator[str]:
     """Why nothing may have been found. No errors: a removed store may have events, and a store topics of its own."""
     if wanted.store and wanted.store not in config.stores:
         yield f"no store {wanted.store} is configured{did_you_mean(wanted.store, config.stores)}"
     known = known_topics(one.scheme for one in config.known_stores.values())
     if wanted.topic and (nearest := nearest_pattern(wanted.topic, known)):
         yield f"no known topic is {wanted.topic}; did you mean {nearest}?"
+    if wanted.handler not in ("", keys.INTAKE) and (unknown := unknown_handler(client, wanted.handler)):
+        yield unknown
 
 
 def _microseconds(moment: datetime) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -76,13 +76,20 @@ def list_handlers(json_: bool = False) -> None:
     if json_:
         return
     if not rows:
-        output.echo("no handlers: no plugin is installed, and [workers] plugins is empty")
+        output.echo(f"no handlers: {_installed(left_out)}, and [workers] plugins is empty")
     _show_warnings(config, found, left_out)
     _show_differences(rows)
     _show_busy(live, (*found, *others))
     _show_absent(live.absent, here)
     _show_not_loaded([one["handler"] for one in rows if one["state"] == "not loaded"], live.absent)
     _show_next(config, found, rows)
+
+
+def _installed(left_out: Collection[str]) -> str:
+    if not left_out:
+        return "no plugin is installed"
+    verb = "is" if len(left_out) == 1 else "are"
+    return f"{counted(len(left_out), 'installed plugin')} {verb} left out ({', '.join(left_out)})"
 
 
 def _row(one: Declaration, live: _LiveState, *, is_here: bool) -> dict[str, Any]:

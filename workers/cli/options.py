@@ -254,9 +254,16 @@ def require_handler(client: Redis, name: str) -> None:
     """Raise NotFound for a handler that no worker declared and that has no runs."""
     if name == keys.INTAKE:
         raise ConfigError(f"{name} is not a handler: {UNREADABLE_HINT}")
+    if unknown := unknown_handler(client, name):
+        raise NotFound(unknown)
+
+
+def unknown_handler(client: Redis, name: str) -> str:
+    """Says that no worker declared this handler and that it has no runs; empty if it is known."""
     known = {one.handler for one in Inbox(client).declarations().handlers}
-    if name not in known and not client.hexists(keys.LANES, name):
-        raise NotFound(f"no worker has a handler {name}{did_you_mean(name, known, cutoff=0.6)}")
+    if name in known or client.hexists(keys.LANES, name):
+        return ""
+    return f"no worker has a handler {name}{did_you_mean(name, known, cutoff=0.6)}"
 
 
 class Parsed(click.ParamType[T]):

@@ -204,6 +204,19 @@ def test_events_says_which_name_may_be_wrong_if_nothing_is_found(system: System,
         assert (done.returncode, done.stderr.strip()) == (0, hint)
 
 
+def test_events_says_which_handler_may_be_wrong_if_nothing_is_found(system: System) -> None:
+    system.inbox.declare([Declaration("ledger.book", "1", ("*",), ("*",))])
+    for name, hint in (
+        ("ledger.bok", "no worker has a handler ledger.bok; did you mean ledger.book?"),
+        ("zzz", "no worker has a handler zzz"),
+        ("ledger.book", ""),
+        ("intake", ""),
+    ):
+        done = system.run_cli("events", "--handler", name)
+        assert (done.returncode, done.stderr.strip()) == (0, hint)
+        assert "no events found" in done.stdout
+
+
 def test_events_of_a_store_that_was_removed_are_listed_without_a_hint(system: System) -> None:
     event_id = system.accept("order.created")
     text = system.config_file.read_text().replace("[stores.north]", "[stores.west]")

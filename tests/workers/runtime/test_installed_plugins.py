@@ -125,6 +125,18 @@ def test_one_without_its_settings_in_config_is_left_out_and_stops_no_other_plugi
     assert "needs the setting url" in system.run_cli("handlers", "certify", "loyalty", env=environ).stderr
 
 
+def test_handlers_says_that_one_is_left_out_where_it_says_that_there_are_none(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    """It said that no plugin is installed; the reason was on standard error only."""
+    shown = make_system().run_cli("handlers", env={"PYTHONPATH": str(install(tmp_path, NEEDY))})
+    assert "no handlers: 1 installed plugin is left out (loyalty), and [workers] plugins is empty" in shown.stdout
+    assert (
+        "no handlers: no plugin is installed, and [workers] plugins is empty"
+        in make_system().run_cli("handlers").stdout
+    )
+
+
 def test_one_with_some_of_its_settings_in_config_must_have_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The config means to use it."""
     monkeypatch.delitem(sys.modules, "loyalty", raising=False)
