@@ -243,7 +243,7 @@ class Order(_WithCurrency):
 
     @property
     def customer(self) -> Customer | None:
-        """The buyer; None if the store sends something else than an object, such as an id or null."""
+        """The buyer; None if it is null or an id. If it is absent: None if the scheme has `buyer`, else RecordError."""
         if names := self._map.fields.get("buyer"):
             values = {name: self._map.read("buyer", name, self._raw) for name in names}
             found = {name: value for name, value in values.items() if value is not MISSING}

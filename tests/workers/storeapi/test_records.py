@@ -49,6 +49,9 @@ def test_an_order_has_lines_and_a_customer() -> None:
     assert isinstance(order.customer, Customer)
     assert order.customer.name == "Ada"
     assert Order({"customer": None}).customer is None
+    assert Order({"customer": 9}).customer is None
+    with pytest.raises(RecordError, match="this order has no field 'customer'; its fields are id"):
+        _ = Order({"id": 1}).customer
 
 
 def test_a_field_with_another_name_is_read_and_written_by_storehooks_name() -> None:
