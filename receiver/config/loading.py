@@ -42,8 +42,8 @@ def find_config_file(explicit: str | None, environ: Mapping[str, str]) -> Path |
     if sets_keys(environ):
         return None
     raise ConfigError(
-        "no config file found: tried --config, $STOREHOOKS_CONFIG and ./config.toml; `storehooks init` writes one. "
-        "Without a file, set keys by variables such as STOREHOOKS_REDIS__URL"
+        f"no config file found: tried --config, $STOREHOOKS_CONFIG, ./config.toml and ./{EXAMPLE}; "
+        "`storehooks init` writes one. Without a file, set keys by variables such as STOREHOOKS_REDIS__URL"
     )
 
 

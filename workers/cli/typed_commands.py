@@ -46,8 +46,8 @@ def _config_option() -> str:
 
 
 def our_name() -> str:
-    """How to call this program: its name if the shell finds it, else its path."""
+    """How to call this program: its name if the shell finds it, else its path as it was typed."""
     script = Path(sys.argv[0])
     if script.name != "storehooks" or shutil.which("storehooks") == str(script.absolute()):
         return "storehooks"
-    return os.path.relpath(script)
+    return sys.argv[0]

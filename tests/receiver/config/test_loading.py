@@ -346,7 +346,8 @@ def test_the_sandbox_secret_is_refused_on_a_public_address(tmp_path: Path) -> No
 
 def test_the_config_file_is_found_in_this_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="storehooks init"):
+    tried = r"tried --config, \$STOREHOOKS_CONFIG, \./config\.toml and \./config\.example\.toml; `storehooks init`"
+    with pytest.raises(ConfigError, match=tried):
         find_config_file(None, {})
     for name in ("config.example.toml", "config.toml", "other.toml", "error.toml"):
         (tmp_path / name).write_text("")

@@ -57,7 +57,7 @@ MESSAGES = sorted({one for path in source_files("receiver", "workers") for one i
 def at_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """The program is called by a path that is not on PATH."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(tmp_path / ".venv/bin/storehooks")])
+    monkeypatch.setattr(sys, "argv", [".venv/bin/storehooks"])
     return ".venv/bin/storehooks"
 
 
@@ -116,14 +116,19 @@ def test_services_are_named_and_not_typed(at_a_path: str) -> None:
 def test_doctor_prints_the_path_in_every_part_of_a_fix(make_system: Callable[..., System]) -> None:
     system = make_system()
     refuse(system, 3, store="nosuch")
-    script = Path(sys.executable).parent / "storehooks"
+    script = os.path.relpath(Path(sys.executable).parent / "storehooks", system.folder)
     environ = {**os.environ, "PATH": "/usr/bin:/bin", "STOREHOOKS_CONFIG": str(system.config_file)}
     done = subprocess.run(
         [script, "doctor"], check=False, cwd=system.folder, env=environ, capture_output=True, text=True
     )
-    typed = os.path.relpath(script, system.folder)
-    assert f"fix: {typed} stores add NAME, if a store is yours" in done.stdout
-    assert f"then {typed} refused release" in done.stdout
+    assert f"fix: {script} stores add NAME, if a store is yours" in done.stdout
+    assert f"then {script} refused release" in done.stdout
+
+
+@pytest.mark.parametrize("typed", ["/opt/shop/bin/storehooks", "../bin/storehooks", "./storehooks"])
+def test_the_path_of_the_program_is_printed_as_it_was_typed(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    monkeypatch.setattr(sys, "argv", [typed])
+    assert commands_as_typed("`storehooks init` writes one") == f"`{typed} init` writes one"
 
 
 def printed_as_they_are(tree: ast.AST) -> Iterator[str]:
