@@ -211,7 +211,10 @@ def _refuse_duplicate_plugins(config: Config, plugins: list[Plugin]) -> None:
             where = config.place("workers", "plugins") or config.path or "config"
             fix = "remove one"
             if other.code.source.version and not plugin.code.source.version:
-                fix = f"remove {plugin.origin} from [workers] plugins ({where})"
+                fix = (
+                    f"remove {plugin.origin} from [workers] plugins ({where}), or, in a config that tries the file, "
+                    "set [workers] installed = false, which leaves out all installed plugins"
+                )
             elif not same:
                 # Under another name both would run, and each effect would happen twice.
                 fix = f"if it is the same plugin, remove one from [workers] plugins ({where}), else rename a Router"

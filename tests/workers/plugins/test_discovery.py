@@ -275,7 +275,10 @@ def test_a_file_that_became_a_package_is_to_be_removed_from_the_config(
     said = str(caught.value)
     assert said.startswith("two plugins are called shop: entry point shop = moved_shop, and shop.py; ")
     assert re.search(rf"remove shop\.py from \[workers\] plugins \(.*config\.toml:{line}\)", said), said
+    assert "in a config that tries the file, set [workers] installed = false" in said
     assert "rename" not in said
+    path.write_text(path.read_text().replace("[workers]\n", "[workers]\ninstalled = false\n", 1))
+    assert [plugin.origin for plugin in load(path)] == ["shop.py"]
 
 
 # Settings
