@@ -76,7 +76,7 @@ def list_handlers(json_: bool = False) -> None:
     if json_:
         return
     if not rows:
-        output.echo(f"no handlers: {_installed(left_out)}, and [workers] plugins is empty")
+        output.echo(f"no handlers: {_why_none(config, left_out)}")
     _show_warnings(config, found, left_out)
     _show_differences(rows)
     _show_busy(live, (*found, *others))
@@ -85,11 +85,14 @@ def list_handlers(json_: bool = False) -> None:
     _show_next(config, found, rows)
 
 
-def _installed(left_out: Collection[str]) -> str:
-    if not left_out:
-        return "no plugin is installed"
-    verb = "is" if len(left_out) == 1 else "are"
-    return f"{counted(len(left_out), 'installed plugin')} {verb} left out ({', '.join(left_out)})"
+def _why_none(config: Config, left_out: Collection[str]) -> str:
+    """Why no plugin of this config has a handler."""
+    installed = "no plugin is installed"
+    if left_out:
+        verb = "is" if len(left_out) == 1 else "are"
+        installed = f"{counted(len(left_out), 'installed plugin')} {verb} left out ({', '.join(left_out)})"
+    named = "none of [workers] plugins has one" if config.workers.plugins else "[workers] plugins is empty"
+    return f"{installed}, and {named}"
 
 
 def _row(one: Declaration, live: _LiveState, *, is_here: bool) -> dict[str, Any]:

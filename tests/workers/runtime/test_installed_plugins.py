@@ -77,6 +77,20 @@ def test_a_limit_that_the_config_itself_names_must_be_in_it(tmp_path: Path, monk
         discovery.load(config_room.load(path, {}))
 
 
+def test_the_corrected_file_of_one_is_run_by_a_config_without_installed_plugins(
+    make_system: Callable[..., System], tmp_path: Path
+) -> None:
+    """As in the runbook of a bug in the night. Without `installed = false` both are loaded, and the error says so."""
+    environ = {"PYTHONPATH": str(install(tmp_path))}
+    corrected = PLUGIN.replace('"awarded"', '"corrected"')
+    system = make_system(plugin=corrected, more="[limits.crm]\nconcurrency = 1\n")
+    command = ("handlers", "run", "loyalty.award", "--event", system.accept())
+    assert "set [workers] installed = false" in system.run_cli(*command, env=environ).stderr
+    text = system.config_file.read_text()
+    system.config_file.write_text(text.replace("[workers]\n", "[workers]\ninstalled = false\n"))
+    assert "corrected" in system.run_cli(*command, env=environ).stdout
+
+
 @pytest.mark.parametrize("settings", ["", "[plugins.loyalty]\nrate = 3\n"])
 def test_hup_after_an_uninstall_says_which_handlers_are_gone(
     make_system: Callable[..., System], tmp_path: Path, settings: str
@@ -129,12 +143,14 @@ def test_handlers_says_that_one_is_left_out_where_it_says_that_there_are_none(
     make_system: Callable[..., System], tmp_path: Path
 ) -> None:
     """It said that no plugin is installed; the reason was on standard error only."""
-    shown = make_system().run_cli("handlers", env={"PYTHONPATH": str(install(tmp_path, NEEDY))})
-    assert "no handlers: 1 installed plugin is left out (loyalty), and [workers] plugins is empty" in shown.stdout
-    assert (
-        "no handlers: no plugin is installed, and [workers] plugins is empty"
-        in make_system().run_cli("handlers").stdout
-    )
+    system, environ = make_system(), {"PYTHONPATH": str(install(tmp_path, NEEDY))}
+    left_out = "no handlers: 1 installed plugin is left out (loyalty), and "
+    assert f"{left_out}none of [workers] plugins has one" in system.run_cli("handlers", env=environ).stdout
+    text = system.config_file.read_text()
+    system.config_file.write_text(text.replace('plugins = ["shop.py"]', "plugins = []"))
+    assert f"{left_out}[workers] plugins is empty" in system.run_cli("handlers", env=environ).stdout
+    none = "no handlers: no plugin is installed, and [workers] plugins is empty"
+    assert none in system.run_cli("handlers").stdout
 
 
 def test_one_with_some_of_its_settings_in_config_must_have_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
