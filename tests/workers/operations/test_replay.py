@@ -101,6 +101,18 @@ def test_a_failed_run_that_failed_again_is_among_the_rest(system: System) -> Non
     assert "3 runs replayed" in system.run_cli(*failed).stdout
 
 
+def test_all_failures_of_one_handler_are_replayed_whatever_their_groups(system: System) -> None:
+    ids = done_events(system, 3, GREET, PRINT)
+    system.run_cli(*SELECTION)
+    for handler in (GREET, PRINT):
+        for run, error in zip(system.inbox.claim({handler: 9}, capacity=9).runs, ("A", "B", "C"), strict=True):
+            system.inbox.finish([Outcome(run, "failed", {"error": error, "group": f"{handler}{error}"})])
+    assert len(FailureQueries(system.client).groups().entries) == 6
+    shown = system.run_cli("events", "replay", "--handler", GREET, "--run-status", "failed", "--yes").stdout
+    assert "3 runs replayed" in shown
+    assert (replays(system, ids, GREET), replays(system, ids, PRINT)) == ([2] * 3, [1] * 3)
+
+
 @pytest.mark.parametrize("ends", ["done", "dropped"])
 def test_a_replay_of_failures_leaves_those_that_another_has_replayed_or_dropped(system: System, ends: str) -> None:
     """Two people at once, and each effect came twice; what one had dropped was run."""
