@@ -50,7 +50,7 @@ check: $(DEV)  ## lint and types: ruff and mypy --strict
 soak: $(DEV)  ## the slow tests: half an hour of faults and load (ARGS="-k kills" picks some)
 	@$(BIN)/python -m pytest -m slow -v $(ARGS)
 
-drill: $(DEV)  ## two hosts under load, and one fault after another: a table of what each costs, under 20 minutes (ARGS="--rows kill,HUP" picks some)
+drill: $(DEV)  ## two hosts under load, and one fault after another: a table of what each costs, in 10 minutes on two idle cores, under 20 on busy ones (ARGS="--rows kill,HUP" picks some)
 	@$(BIN)/python -m tests.drill $(ARGS)
 
 bench: $(RUN) $(PEERS)  ## all benchmarks against the peers, under 20 minutes (ARGS="--rows ingest,workers" picks some)
