@@ -25,7 +25,8 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnusable
 from receiver.inbox import keys
-from receiver.inbox.redis.server_faults import ServerFault, describe, fault_of_error, user_of
+from receiver.inbox.redis.needed_commands import QUESTION, unknown_commands
+from receiver.inbox.redis.server_faults import ServerFault, describe, fault_of_error, fault_of_unknown, user_of
 from receiver.inbox.redis.server_state import ServerState, read_state
 
 OLDEST_VERSION = (7, 0)
@@ -226,8 +227,9 @@ def missing_right(client: Redis, *, works: bool) -> ServerFault | None:
     pipeline = client.pipeline(transaction=False)
     for one in needed:
         pipeline.execute_command(*one.command)
+    pipeline.execute_command(*QUESTION)
     try:
-        replies = pipeline.execute(raise_on_error=False)
+        *replies, known = pipeline.execute(raise_on_error=False)
     except RedisError:
         return None
     lacking = []
@@ -236,6 +238,8 @@ def missing_right(client: Redis, *, works: bool) -> ServerFault | None:
             lacking.append(one)
         elif "unknown command" in str(reply).lower():
             return fault_of_error(reply, client)
+    if unknown := unknown_commands(known):
+        return fault_of_unknown(unknown, client)
     if not lacking:
         return None
     uses, rights = " or ".join(one.use for one in lacking), " ".join(dict.fromkeys(one.right for one in lacking))

@@ -6,7 +6,7 @@ A fault that ends without a change of our config is temporary: the receiver star
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ class ServerFault:
     temporary: bool = False
     only_workers: str = ""
     """What workers do without the missing right, if only they need it. Deliveries are still stored."""
+    running: str = ""
+    """What processes that run already do, if that is more than that web stores no delivery in Redis."""
 
     @property
     def error(self) -> ServerUnusable:
@@ -113,6 +115,21 @@ def fault_of_mode(info: Mapping[str, Any], client: Redis) -> ServerFault | None:
     return None
 
 
+def fault_of_unknown(commands: Sequence[str], client: Redis) -> ServerFault:
+    """The fault of a server that does not know some commands of ours."""
+    one = len(commands) == 1
+    running = f"processes that run already fail where they use {'it' if one else 'them'}"
+    return _unknown(f"{'command' if one else 'commands'} {', '.join(commands)}", client, running)
+
+
+def _unknown(commands: str, client: Redis, running: str = "") -> ServerFault:
+    return ServerFault(
+        f"the Redis server at {describe(client)} does not know the {commands}",
+        "remove rename-command for it from the server's config, or use Redis 7.0, Valkey 7.2, or later",
+        running=running,
+    )
+
+
 def _sentinel_fault(error: RedisError, server: str, client: Redis) -> ServerFault | None:
     """The fault if no sentinel can be asked, or none knows the name. A primary that they know is only down."""
     pool = client.connection_pool
@@ -155,10 +172,7 @@ def _refused_command(error: RedisError, server: str, client: Redis) -> ServerFau
         database = client.connection_pool.connection_kwargs.get("db")
         return ServerFault(f"{server} has no database {database}", f"correct the number at the end of {URL}")
     if isinstance(error, ResponseError) and "unknown command" in said.lower():
-        return ServerFault(
-            f"{server} does not know the command {_command_in(said)}",
-            "remove rename-command for it from the server's config, or use Redis 7.0, Valkey 7.2, or later",
-        )
+        return _unknown(f"command {_command_in(said)}", client)
     if isinstance(error, ResponseError):
         fix = "see the server's log; `storehooks doctor` names damaged keys (WRONGTYPE)"
         return ServerFault(f"{server} answers with an error: {said.rstrip('.')}", fix, temporary=True)

@@ -109,7 +109,7 @@ def _effect_of_fault(facts: Facts) -> str:
         return f"workers do not start, so do not restart them; those that run {fault.only_workers}"
     if fault and not fault.temporary:
         start = "web and worker do not start on this host, so do not restart them"
-        return f"{start}; a web process that runs already {web}"
+        return f"{start}; {fault.running or f'a web process that runs already {web}'}"
     return f"`storehooks web` on this host {web}, and its workers begin no run"
 
 

@@ -18,10 +18,9 @@ from redis.exceptions import RedisError, ResponseError
 from receiver.config.settings import RedisSettings
 from receiver.contract.errors import ServerUnreachable, ServerUnusable
 from receiver.inbox import connect_to, keys
-from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
 from receiver.inbox.redis.server_faults import fault_of_error
-from tests.support.harness import Process, Server, System, eventually, free_port, own_server
+from tests.support.harness import Server, System, eventually, free_port, own_server
 from tests.support.sentinels import NAME, Sentinels
 from tests.support.tls_proxy import TlsProxy
 
@@ -214,19 +213,6 @@ def _said(client: Redis) -> str:
     with pytest.raises(RedisError) as raised:
         client.ping()
     return str(raised.value)
-
-
-@pytest.mark.parametrize("command", ["INFO", "TIME", "FCALL"])
-def test_a_command_that_was_renamed_away_is_named(tmp_path: Path, command: str) -> None:
-    config = tmp_path / "renamed.conf"
-    config.write_text(f'rename-command {command} ""\nport 0\ndir {tmp_path}\nunixsocket {tmp_path}/renamed.sock\n')
-    process = Process([str(embedded_server.binary()), str(config)], log=tmp_path / "renamed.log")
-    url = f"unix://{tmp_path}/renamed.sock"
-    eventually(Path(f"{tmp_path}/renamed.sock").exists, what="the server listens")
-    try:
-        assert f"does not know the command {command}; remove rename-command" in refusal(url)
-    finally:
-        process.stop()
 
 
 # Missing rights
