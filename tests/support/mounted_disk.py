@@ -34,6 +34,17 @@ def mounted_disk(image: Path, folder: Path, *, size: str = "1500M", options: str
 
 
 @contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """One in memory, to fill."""
+    folder.mkdir()
+    run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextmanager
 def hanging(folder: Path) -> Iterator[None]:
     """Until the end, no write of the file system returns."""
     thaw = f"sleep {THAWED_AFTER}; exec fsfreeze --unfreeze {folder}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -10,11 +12,11 @@ import click
 from receiver.config import Config
 from receiver.contract.diagnosis.formatting import counted, span
 from receiver.contract.diagnosis.terminal_text import printable
-from receiver.contract.errors import ConfigError, NotFound
+from receiver.contract.errors import ConfigError, NotFound, StorehooksError
 from receiver.inbox import Inbox
-from receiver.spool import Refusal
+from receiver.spool import Refusal, Refusals
 from workers.cli import output
-from workers.cli.auditing import record
+from workers.cli.auditing import record, record_if_reachable
 from workers.cli.capture_file import write
 from workers.cli.listing import RowList, follow_option
 from workers.cli.options import (
@@ -44,6 +46,9 @@ LISTING = RowList(
     drop=("hash", "length", "address"),
     shorten=("store",),
 )
+_DELETED_AT_ONCE = 100
+"""A full disk has space for the write-ahead log of a few rows, and not for that of all. Where these do not fit, each is
+deleted alone."""
 
 
 @click.group(cls=Noun)
@@ -165,16 +170,32 @@ def drop(given: tuple[str, ...], store: str | None, all_: bool, yes: bool) -> No
     if sum(map(bool, (given, store, all_))) != 1:
         raise ConfigError("give ids, or --store NAME, or --all; `storehooks refused` lists them")
     config = load_config()
-    client, refusals = connect_server(config), refused_deliveries(config)
+    refusals = refused_deliveries(config)
     chosen = {find_refusal_id(refusals, one) for one in given}
     chosen = chosen or {one.id for one in refusals.newest(store=store, limit=sys.maxsize)}
     if not chosen:
         raise NotFound(f"no refused delivery{f' of {store}' if store else ''} is stored on this host")
     number = counted(len(chosen), "refused delivery", "refused deliveries")
     output.confirm(f"delete {number}{f' of {store}' if store else ''}", yes=yes, note="they cannot be released then")
-    record(client, "drop refused", count=len(chosen), store=store, refused=sorted(chosen)[:100] if given else ())
-    refusals.delete(chosen)
+    ids = sorted(chosen)
+    # Redis may refuse writes because its disk is full, and this frees space.
+    record_if_reachable(config, "drop refused", count=len(ids), store=store, refused=ids[:100] if given else ())
+    _delete(refusals, ids)
     output.echo(f"{number} deleted")
+
+
+def _delete(refusals: Refusals, ids: Sequence[int]) -> None:
+    done, step = 0, _DELETED_AT_ONCE
+    while done < len(ids):
+        try:
+            refusals.delete(ids[done : done + step])
+            done += step
+        except sqlite3.Error as error:
+            if step == 1:
+                fix = "free some space on its disk, or check its owner, and run the command again"
+                text = f"only {done:,} of {len(ids):,} refused deliveries are deleted"
+                raise StorehooksError(f"{text}: {error}; {fix}") from error
+            step = 1
 
 
 def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:

@@ -33,6 +33,7 @@ from tests.support.harness import (
     own_server,
 )
 from tests.support.load import Load
+from tests.support.mounted_disk import small_disk
 
 HELLO = (
     "from workers import Router\nrouter = Router('shop')\n@router.on('*')\ndef greet(event, ctx):\n    return 'hi'\n"
@@ -351,18 +352,6 @@ def test_row_15_near_maxmemory_with_the_spool_off_deliveries_get_503_early(
         assert system.ledger.counters().total["accepted"] == stored
         server.client.delete("ballast")
         eventually(lambda: system.post(system.request()).status_code == 200, what="memory is free again")
-
-
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small disk needs root")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def send_padded(system: System, count: int, size: int) -> list[int]:
