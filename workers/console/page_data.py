@@ -23,6 +23,7 @@ from receiver.inbox.queries.damage import PartialReader
 from receiver.process.disk_try import require_answer
 from receiver.spool import Refusals, open_existing_refusals
 from workers.console.access import Access
+from workers.history.call_limit import HistoryLimit
 from workers.history.configured_history import open_history
 from workers.history.past_events import HistoryDatabase
 from workers.operations.all_events import AllEvents
@@ -32,6 +33,8 @@ ROWS = 50
 MAX_ARGUMENT = 300
 HISTORY_SECONDS = 60.0
 """After this time a history is opened anew, which notices a newer schema, or that another host has it now."""
+HISTORY_CALLS = 4
+"""Half of the console's threads: the others serve pages without the history while it hangs."""
 Choice = TypeVar("Choice", bound=str)
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]*")
 _NAME = re.compile(r"[\w.*?\[\]:@|+-]*", re.ASCII)
@@ -50,6 +53,7 @@ class OpenHistories:
 
     def __init__(self, config: Config, client: Redis) -> None:
         self._config, self._client = config, client
+        self._limit = HistoryLimit(HISTORY_CALLS)
         self._free: list[OpenHistory] = []
 
     def take(self) -> OpenHistory:
@@ -61,7 +65,7 @@ class OpenHistories:
                     return found
                 if found.database:
                     found.database.close()
-        return OpenHistory(open_history(self._config, self._client), now + HISTORY_SECONDS)
+        return OpenHistory(open_history(self._config, self._client, limit=self._limit), now + HISTORY_SECONDS)
 
     def put_back(self, used: OpenHistory) -> None:
         self._free.append(used)

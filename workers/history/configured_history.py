@@ -8,12 +8,16 @@ from receiver.config import Config
 from receiver.contract.errors import ConfigError
 from receiver.inbox import keys
 from receiver.inbox.history_place import other_host
+from workers.history.call_limit import HistoryLimit
 from workers.history.past_events import HistoryDatabase
 from workers.history.sqlite_history import OtherHost, SqliteHistory
 
 
-def open_history(config: Config, client: Redis) -> HistoryDatabase | None:
-    """The database of past events; None if the history is off. Connects to nothing yet."""
+def open_history(config: Config, client: Redis, *, limit: HistoryLimit | None = None) -> HistoryDatabase | None:
+    """The database of past events; None if the history is off. Connects to nothing yet.
+
+    `limit` is for PostgreSQL, which may hang.
+    """
     url = config.history_url
     if url == "off":
         return None
@@ -27,7 +31,7 @@ def open_history(config: Config, client: Redis) -> HistoryDatabase | None:
             f"{config.place('history', 'url')}: history.url is a PostgreSQL server, which needs psycopg: "
             f"pip install 'storehooks[postgres]' ({error})"
         ) from None
-    return PostgresHistory(url)
+    return PostgresHistory(url, limit=limit)
 
 
 def _other_host(config: Config, client: Redis) -> OtherHost:

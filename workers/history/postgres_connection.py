@@ -7,7 +7,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import psycopg
@@ -46,14 +46,19 @@ def was_ended(db: Connection[Any]) -> bool:
 @contextmanager
 def time_limit(db: Connection[Any], seconds: float | None) -> Iterator[None]:
     """The server ends a statement after this time; None is no limit. The connection is ended if the server has not
-    answered a while after that: it hangs or is cut off."""
-    timer = threading.Timer((seconds or 0.0) + GRACE_SECONDS, _cut, (db,))
+    answered a while after that, or does not answer at the start: it hangs or is cut off."""
+    with _cut_after(db, CONNECT_SECONDS):
+        db.execute(f"SET statement_timeout = {max(1, int(seconds * 1000)) if seconds else 0}".encode())
+    with _cut_after(db, seconds + GRACE_SECONDS) if seconds is not None else nullcontext():
+        yield
+
+
+@contextmanager
+def _cut_after(db: Connection[Any], seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, _cut, (db,))
     timer.daemon = True
     timer.start()
     try:
-        db.execute(f"SET statement_timeout = {max(1, int(seconds * 1000)) if seconds else 0}".encode())
-        if seconds is None:
-            timer.cancel()
         yield
     finally:
         timer.cancel()

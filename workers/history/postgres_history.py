@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import orjson
 import psycopg
 from psycopg import Connection, errors
 
+from workers.history.call_limit import HistoryLimit
 from workers.history.event_filter import EventFilter
 from workers.history.past_events import HistoryDatabase, HistoryError, HistorySizes, NotMoved, PastEvent, Position
 from workers.history.payload_search import contained, without_nul
@@ -76,8 +77,8 @@ _UPSERTS = {table: _upsert(table, columns) for table, columns in (("records", CO
 
 
 class PostgresHistory(HistoryDatabase):
-    def __init__(self, url: str, *, call_seconds: float = CALL_SECONDS) -> None:
-        self._url = url
+    def __init__(self, url: str, *, call_seconds: float = CALL_SECONDS, limit: HistoryLimit | None = None) -> None:
+        self._url, self._limit = url, limit
         self._call_seconds = call_seconds
         self._connection: Connection[Any] | None = None
         self._version = 0
@@ -212,6 +213,11 @@ class PostgresHistory(HistoryDatabase):
     @contextmanager
     def _using(self, seconds: float | None = CALL_SECONDS) -> Iterator[Connection[Any]]:
         """The connection, for one call that is ended after a time, or None. Errors are explained, and end it."""
+        with self._limit.place() if self._limit else nullcontext(), self._connected(seconds) as db:
+            yield db
+
+    @contextmanager
+    def _connected(self, seconds: float | None) -> Iterator[Connection[Any]]:
         try:
             if self._connection and was_ended(self._connection):
                 self.close()

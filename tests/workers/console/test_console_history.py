@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,14 +17,16 @@ from flask.testing import FlaskClient
 from receiver import config as config_room
 from receiver.inbox import keys
 from receiver.inbox.history_moves import HistoryMoves
-from tests.support.console import PASSWORD, plain
-from tests.support.harness import System, free_port
+from tests.support.console import PASSWORD, plain, running_console
+from tests.support.harness import System, eventually, free_port
 from tests.support.past_events import past_event
 from tests.support.postgres import Postgres, needs_postgres, postgres_server
 from workers.console import page_data
 from workers.console.application import create_app
+from workers.console.web_process import THREADS
+from workers.history.call_limit import HistoryLimit
 from workers.history.configured_history import open_history
-from workers.history.past_events import HistoryDatabase, PastEvent
+from workers.history.past_events import HistoryDatabase, HistoryError, PastEvent
 from workers.runtime.history_mover import Mover
 
 FAULT = "because the history cannot be read: "
@@ -144,3 +151,49 @@ def test_pages_share_a_connection_to_postgresql_and_notice_that_it_was_away(
     finally:
         server.start()
     assert console.lists_all()
+
+
+@pytest.mark.full
+@needs_postgres
+def test_pages_without_the_history_are_served_while_postgresql_hangs(server: Postgres, tmp_path: Path) -> None:
+    """Pages that waited for it held all threads, and the overview took 13 s."""
+    more = f'[history]\nurl = "{server.new_database()}"\n'
+    with running_console(tmp_path, more=more) as console, ThreadPoolExecutor(24) as pool:
+        browser = console.browser().log_in()
+        browser.get("/events")
+        paths = ["/events"] * 14 + ["/events/0123456789abcdef"] * 6 + ["/events?resource=3"] * 4
+        server.signal_all(signal.SIGSTOP)
+        try:
+            answers = [pool.submit(browser.http.get, path) for path in paths]
+            eventually(lambda: any(one.done() for one in answers), what="a page does not wait for the history")
+            began = time.monotonic()
+            assert browser.get("/").status_code == 200
+            assert time.monotonic() - began < 2
+            texts = [plain(one.result().text) for one in answers]
+        finally:
+            server.signal_all(signal.SIGCONT)
+        assert any("the history does not answer: 4 calls wait for it already" in text for text in texts)
+        eventually(lambda: FAULT not in browser.text("/events"), what="the history is read again")
+
+
+def test_a_call_waits_for_its_turn_and_not_for_calls_that_hang() -> None:
+    assert 0 < page_data.HISTORY_CALLS < THREADS
+    limit, entered, go_on = HistoryLimit(1), threading.Event(), threading.Event()
+
+    def call() -> None:
+        with limit.place():
+            entered.set()
+            go_on.wait(30)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(call)
+        assert entered.wait(30)
+        with pytest.raises(HistoryError, match="the history does not answer: 1 calls wait for it already"):
+            pool.submit(call).result(30)
+        began = time.monotonic()
+        with pytest.raises(HistoryError):
+            pool.submit(call).result(30)
+        assert time.monotonic() - began < 0.25, "the first one still hangs"
+        go_on.set()
+        first.result(30)
+        pool.submit(call).result(30)
