@@ -182,6 +182,8 @@ class Refusals:
         with transaction(self._db):
             self._db.executemany("DELETE FROM refused_body WHERE id = ?", rows)
             self._db.executemany("DELETE FROM refused WHERE id = ?", rows)
+        with suppress(sqlite3.Error):  # on a full disk, a later call does it
+            release_free_pages(self._db)
 
     # Reading, for commands and for the release
 
