@@ -208,14 +208,27 @@ def checkpoint(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
-def truncate_wal(connection: sqlite3.Connection) -> None:
-    """Empty the write-ahead log if it is over its limit; this may wait for others.
+def truncate_wal(connection: sqlite3.Connection) -> int:
+    """Empty the write-ahead log if it is over its limit; this may wait for others. Returns its bytes afterwards.
 
     SQLite begins it anew only at a moment when no other process reads or writes, which may never come under load.
     """
-    file = connection.execute("PRAGMA database_list").fetchone()[2]
-    if os.stat(f"{file}-wal").st_size > WAL_BYTES:
+    journal = f"{connection.execute('PRAGMA database_list').fetchone()[2]}-wal"
+    if os.stat(journal).st_size > WAL_BYTES:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    return os.stat(journal).st_size
+
+
+@contextmanager
+def compact_afterwards(connection: sqlite3.Connection) -> Iterator[None]:
+    """Return to the disk what journal and file do not need, also after an error; a later call does what cannot be done
+    now."""
+    try:
+        yield
+    finally:
+        with suppress(sqlite3.Error, OSError):
+            if truncate_wal(connection) <= WAL_BYTES:  # else a reader holds it, and moved pages would make it longer
+                release_free_pages(connection)
 
 
 @contextmanager

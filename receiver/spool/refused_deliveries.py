@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,7 +14,7 @@ import orjson
 
 from receiver.config.values import Bounds
 from receiver.contract.stores import UNKNOWN_STORE
-from receiver.spool.database import PAGE, Format, open_file, release_free_pages, transaction, truncate_wal
+from receiver.spool.database import PAGE, Format, compact_afterwards, open_file, transaction
 from receiver.spool.spooled_events import LATEST, RESERVED_DISK_BYTES
 from receiver.spool.uptime import Uptime, read_uptime
 
@@ -24,6 +23,8 @@ LINE_COST = 400
 """Bytes that a line takes on disk, with its indexes; rounded up, so that the bound holds."""
 SHARES_A_PAGE = PAGE // 2 - 100
 """Two rows of less than these bytes fit in a page."""
+LINES_AT_ONCE, BODIES_AT_ONCE = 4_000, 2_000
+"""Deleted in one transaction, whose journal takes disk space, too: up to a page for each."""
 LINES_SHARE = 4
 """One part in four of the bytes is for lines, the rest is for bodies."""
 NEEDED_DISK_BYTES = RESERVED_DISK_BYTES + (16 << 20)
@@ -138,7 +139,10 @@ class StoreRefusals:
 
 
 def open_refusals(data_dir: Path) -> Refusals:
-    return Refusals(open_file(data_dir / REFUSED_FILE, REFUSED_FORMAT))
+    connection = open_file(data_dir / REFUSED_FILE, REFUSED_FORMAT)
+    # Some builds of SQLite write zeros over all that is deleted, by way of the journal: it would fill a small disk.
+    connection.execute("PRAGMA secure_delete = OFF")
+    return Refusals(connection)
 
 
 def open_existing_refusals(data_dir: Path) -> Refusals:
@@ -162,28 +166,26 @@ class Refusals:
     # Writing, for the receiver
 
     def add(self, refusals: Iterable[Refusal], *, bounds: Bounds, now: float, may_grow: bool = True) -> None:
-        """Write lines and bodies and enforce the bounds, in one transaction. If the file may not grow, bodies take no
+        """Write lines and bodies in one transaction, and enforce the bounds. If the file may not grow, bodies take no
         more than before."""
         uptime = read_uptime()
-        with transaction(self._db):
+        with compact_afterwards(self._db), transaction(self._db):
             bodies = bounds.max_bytes - bounds.max_bytes // LINES_SHARE
             if not may_grow:
                 bodies = min(bodies, sum(_bytes_by_store(self._db, "refused_body", "cost").values()))
             for one in refusals:
                 self._insert(one, uptime)
-            self._trim(bounds, bodies, now)
-        with suppress(sqlite3.Error, OSError):  # they are written, and the next call tries it again
-            release_free_pages(self._db)
-            truncate_wal(self._db)
+            more = self._trim(bounds, bodies, now)
+        while more:
+            with compact_afterwards(self._db), transaction(self._db):
+                more = self._trim(bounds, bodies, now)
 
     def delete(self, ids: Iterable[int]) -> None:
         """Delete refusals, with their bodies."""
         rows = [(one,) for one in ids]
-        with transaction(self._db):
+        with compact_afterwards(self._db), transaction(self._db):
             self._db.executemany("DELETE FROM refused_body WHERE id = ?", rows)
             self._db.executemany("DELETE FROM refused WHERE id = ?", rows)
-        with suppress(sqlite3.Error):  # on a full disk, a later call does it
-            release_free_pages(self._db)
 
     # Reading, for commands and for the release
 
@@ -283,37 +285,44 @@ class Refusals:
                 (cursor.lastrowid, one.store, one.cost, one.packed_headers, one.body),
             )
 
-    def _trim(self, bounds: Bounds, bodies: int, now: float) -> None:
-        oldest = int((now - bounds.max_age) * 1000)
-        self._db.execute("DELETE FROM refused_body WHERE id IN (SELECT id FROM refused WHERE at < ?)", (oldest,))
-        self._db.execute("DELETE FROM refused WHERE at < ?", (oldest,))
-        self._fair_shares("refused_body", "cost", bodies, self._drop_oldest_bodies)
-        self._fair_shares("refused", str(LINE_COST), bounds.max_bytes // LINES_SHARE, self._drop_oldest_lines)
+    def _trim(self, bounds: Bounds, bodies: int, now: float) -> bool:
+        """Delete what is over the bounds, or a part of it. Returns whether there may be more."""
+        expired = "(SELECT id FROM refused WHERE at < ? ORDER BY at LIMIT ?)"
+        values = (int((now - bounds.max_age) * 1000), BODIES_AT_ONCE)
+        self._db.execute(f"DELETE FROM refused_body WHERE id IN {expired}", values)  # noqa: S608
+        more = self._db.execute(f"DELETE FROM refused WHERE id IN {expired}", values).rowcount == BODIES_AT_ONCE  # noqa: S608
+        more |= self._fair_shares("refused_body", "cost", bodies, self._drop_oldest_bodies)
+        return more | self._fair_shares(
+            "refused", str(LINE_COST), bounds.max_bytes // LINES_SHARE, self._drop_oldest_lines
+        )
 
-    def _fair_shares(self, table: str, cost: str, limit: int, drop: Callable[[str, int], None]) -> None:
-        """Over the limit, cut the stores with the most bytes down to the same level."""
+    def _fair_shares(self, table: str, cost: str, limit: int, drop: Callable[[str, int], bool]) -> bool:
+        """Over the limit, cut the stores with the most bytes down to the same level, or towards it."""
         used = _bytes_by_store(self._db, table, cost)
         if sum(used.values()) <= limit:
-            return
+            return False
         level = fair_level(list(used.values()), limit)
-        for store, size in used.items():
-            if size > level:
-                drop(store, level)
+        unfinished = [drop(store, level) for store, size in used.items() if size > level]
+        return any(unfinished)
 
-    def _drop_oldest_bodies(self, store: str, level: int) -> None:
-        self._db.execute(
+    def _drop_oldest_bodies(self, store: str, level: int) -> bool:
+        dropped = self._db.execute(
             "DELETE FROM refused_body WHERE id IN (SELECT id FROM "
-            "(SELECT id, sum(cost) OVER (ORDER BY id DESC) AS used FROM refused_body WHERE store = ?) WHERE used > ?)",
-            (store, level),
+            "(SELECT id, sum(cost) OVER (ORDER BY id DESC) AS used FROM refused_body WHERE store = ?) "
+            "WHERE used > ? ORDER BY id LIMIT ?)",
+            (store, level, BODIES_AT_ONCE),
         )
+        return dropped.rowcount == BODIES_AT_ONCE
 
-    def _drop_oldest_lines(self, store: str, level: int) -> None:
+    def _drop_oldest_lines(self, store: str, level: int) -> bool:
         """Lines that still have a body stay: bodies have a bound of their own."""
-        self._db.execute(
-            "DELETE FROM refused WHERE id NOT IN (SELECT id FROM refused_body) AND id IN "
-            "(SELECT id FROM refused WHERE store = ? ORDER BY id DESC LIMIT -1 OFFSET ?)",
-            (store, level // LINE_COST),
+        dropped = self._db.execute(
+            "DELETE FROM refused WHERE id IN (SELECT id FROM "
+            "(SELECT id FROM refused WHERE store = ? ORDER BY id DESC LIMIT -1 OFFSET ?) "
+            "WHERE id NOT IN (SELECT id FROM refused_body) ORDER BY id LIMIT ?)",
+            (store, level // LINE_COST, LINES_AT_ONCE),
         )
+        return dropped.rowcount == LINES_AT_ONCE
 
 
 def _bytes_by_store(db: sqlite3.Connection, table: str, cost: str) -> dict[str, int]:

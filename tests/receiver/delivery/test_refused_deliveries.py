@@ -25,7 +25,7 @@ from receiver.contract.signing.presets import PRESETS
 from receiver.contract.signing.signatures import Scheme
 from receiver.contract.stored_headers import MAX_NAME, NOT_STORED, _is_credential, headers_of_refusal, stored_headers
 from receiver.delivery.refusal_log import RefusalBuffer, RefusalLog
-from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals, refused_deliveries
+from receiver.spool import REFUSED_FILE, Refusal, Refusals, database, open_refusals
 from receiver.spool.database import WAL_BYTES
 from receiver.spool.refused_deliveries import fair_level
 from tests.support.harness import OTHER_SECRET, SECRET, System, eventually, own_server
@@ -591,7 +591,7 @@ def test_refusals_whose_log_cannot_be_emptied_are_written_once(tmp_path: Path, m
     def fails(_: sqlite3.Connection) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(refused_deliveries, "truncate_wal", fails)
+    monkeypatch.setattr(database, "truncate_wal", fails)
     writer = RefusalLog(tmp_path, Bounds(3600, 1 << 20))
     for _ in range(3):
         writer.add(refusal(time.time()))

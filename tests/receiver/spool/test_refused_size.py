@@ -79,3 +79,15 @@ def test_a_file_shrinks_when_its_limit_is_lowered(tmp_path: Path) -> None:
         refusals.add([], bounds=LIMIT, now=1.0)
         rounds += 1
     assert file.stat().st_size <= small
+
+
+@pytest.mark.parametrize("size", [900_000, 600])
+def test_deleting_what_has_expired_takes_little_disk_space(tmp_path: Path, size: int) -> None:
+    """The journal took as much as was deleted: it filled a disk with 45 MB free, and stayed."""
+    refusals, journal, peaks = open_refusals(tmp_path), tmp_path / f"{REFUSED_FILE}-wal", list[int]()
+    for _ in range(10):
+        refusals.add([refusal({}, b"x" * size)] * min(4_000, (4 << 20) // size), bounds=Bounds(60, 64 << 20), now=2.0)
+    refusals._db.set_trace_callback(lambda _: peaks.append(journal.stat().st_size))
+    refusals.add([], bounds=Bounds(60, 64 << 20), now=100.0)
+    assert (refusals.count(), refusals.count_with_body()) == (0, 0)
+    assert max(peaks) <= 2 * WAL_BYTES
