@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Coroutine, Generator
 from typing import Any
+from weakref import WeakSet
 
 from receiver import logs
 
@@ -16,7 +17,7 @@ log = logs.get("child")
 
 
 class _Task(asyncio.Task[Any]):
-    """A task that knows in which run it was created: what it raised may be reported long after that run."""
+    """A task that knows in which run it was created: it may end in another one."""
 
     run: object = None
 
@@ -24,9 +25,12 @@ class _Task(asyncio.Task[Any]):
 class CoroutineRunner:
     """One event loop, made when it is first needed. A plain function never meets it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, timeout: tuple[type[BaseException], ...] = ()) -> None:
+        """`timeout`: what a run's time limit raises, in whatever code of the process is under way."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._timeout = timeout
         self._run_under_way: object = None
+        self._tasks: WeakSet[_Task] = WeakSet()
         self._interrupt: BaseException | None = None
 
     def finish(self, returned: Any, *, keep_tasks: bool = False) -> Any:
@@ -50,6 +54,7 @@ class CoroutineRunner:
             interrupt, self._interrupt = self._interrupt, None
             raise interrupt or asyncio.CancelledError from None
         finally:
+            self._run_under_way = None  # it has its result: what its tasks raise from here on ends no run
             if not keep_tasks:
                 self._cancel(asyncio.all_tasks(self._loop) - before)
 
@@ -72,26 +77,38 @@ class CoroutineRunner:
     ) -> asyncio.Task[Any]:
         task = _Task(coroutine, loop=loop, **options)
         task.run = self._run_under_way
+        task.add_done_callback(self._end_run_on_timeout)
+        self._tasks.add(task)
         return task
 
-    @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> Any:
+    def _run(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> Any:
         """Until the task is done. A `loop.stop()` of a handler, whose effect may come in a later run, ends no run."""
         task.add_done_callback(lambda _: loop.stop())
         while not task.done():
             try:
                 loop.run_forever()
-            except (SystemExit, KeyboardInterrupt):  # asyncio raises them here, and in the task
-                if not task.done():
+            except (SystemExit, KeyboardInterrupt) as error:  # asyncio raises them here, and in the task
+                if not task.done() and not self._is_of_another_run(error):
                     raise
         return task.result()
 
+    def _is_of_another_run(self, error: BaseException) -> bool:
+        others = (one for one in self._tasks if one.run is not self._run_under_way)
+        return any(one.done() and not one.cancelled() and one.exception() is error for one in others)
+
+    def _end_run_on_timeout(self, task: asyncio.Task[Any]) -> None:
+        """The time limit of the run under way may hit any task, also one that goes on since the startup."""
+        if task is not self._task and not task.cancelled() and isinstance(task._exception, self._timeout):
+            self._interrupt_run(task._exception)
+
+    def _interrupt_run(self, error: BaseException) -> None:
+        self._interrupt = error
+        self._task.cancel()
+
     def _report(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Called for an exception that no coroutine gets. A timeout, which is no Exception, still ends its own run."""
-        error, task = context.get("exception"), context.get("future")
-        is_earlier = isinstance(task, _Task) and task.run is not self._run_under_way
-        if error is None or isinstance(error, Exception) or is_earlier:
-            log.warning("a task of an async handler failed", exception=type(error).__name__)
+        """Called for an exception that no coroutine gets: of a callback at once, of a task when that is collected."""
+        error = context.get("exception")
+        if isinstance(error, self._timeout) and "future" not in context:
+            self._interrupt_run(error)
         else:
-            self._interrupt = error
-            self._task.cancel()
+            log.warning("a task of an async handler failed", exception=type(error).__name__)

@@ -10,12 +10,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from storehooks.testing import make_context, make_event
 from tests.support.harness import System, children_of, eventually, own_server
-from workers.plugins.coroutines import CoroutineRunner
+from workers.plugins.coroutines import CANCEL_SECONDS, CoroutineRunner
 
 PLUGIN = """
 import asyncio, functools, os, time
@@ -289,39 +290,80 @@ def test_a_handler_that_stops_the_loop_ends_neither_its_own_run_nor_the_next(how
     runner.close()
 
 
-def test_a_timeout_that_hits_a_callback_of_the_loop_still_ends_the_run() -> None:
-    """There asyncio catches every exception but two, and logs it."""
+class Passed(BaseException):
+    """What the time limit of a run raises here."""
 
-    class Passed(BaseException):
-        pass
 
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
     def raise_passed(*_: object) -> None:
         raise Passed
 
-    def block() -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        time.sleep(20)
-
-    async def handler() -> None:
-        asyncio.get_running_loop().call_soon(block)
-        await asyncio.sleep(20)
-
     before = signal.signal(signal.SIGALRM, raise_passed)
-    runner = CoroutineRunner()
-    started = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        with pytest.raises(Passed):
-            runner.finish(handler())
+        yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        runner.close()
+
+
+def block(seconds: float = 20) -> None:
+    time.sleep(seconds)
+
+
+async def blocks_in_a_callback() -> None:
+    asyncio.get_running_loop().call_soon(block)
+    await asyncio.sleep(20)
+
+
+async def blocks_in_a_task_that_is_held() -> None:
+    async def blocks() -> None:
+        block()
+
+    held.append(asyncio.create_task(blocks()))
+    await asyncio.sleep(20)
+
+
+@pytest.mark.parametrize("blocks", [blocks_in_a_callback, blocks_in_a_task_that_is_held])
+def test_a_timeout_ends_the_run_whatever_it_hits(blocks: Callable[[], Coroutine[None, None, None]]) -> None:
+    """In a callback, asyncio catches every exception but two and logs it; a task may be awaited by none."""
+    runner = CoroutineRunner(timeout=(Passed,))
+    started = time.monotonic()
+    with time_limit(0.05), pytest.raises(Passed):
+        runner.finish(blocks())
+    runner.close()
     assert time.monotonic() - started < 10
 
 
-async def exits() -> None:
+def test_a_timeout_that_hits_a_task_of_the_startup_ends_the_run() -> None:
+    async def startup() -> None:
+        async def refresh() -> None:
+            while True:
+                block(0.05)
+                await asyncio.sleep(0)
+
+        held.append(asyncio.create_task(refresh()))
+
+    runner = CoroutineRunner(timeout=(Passed,))
+    runner.finish(startup(), keep_tasks=True)
+    started = time.monotonic()
+    with time_limit(0.2), pytest.raises(Passed):
+        runner.finish(asyncio.sleep(20))
+    runner.close()
+    assert time.monotonic() - started < 10
+
+
+async def exits(text: str = "of this run") -> None:
     await asyncio.sleep(0)
-    sys.exit("a text of this run")
+    sys.exit(text)
+
+
+async def exits_when_cancelled() -> None:
+    try:
+        await asyncio.sleep(20)
+    except asyncio.CancelledError:
+        sys.exit("of this run")
 
 
 async def starts_one_that_exits() -> None:
@@ -329,28 +371,57 @@ async def starts_one_that_exits() -> None:
     await asyncio.sleep(0.1)
 
 
-async def catches_one_that_exits() -> None:
-    await asyncio.gather(exits(), return_exceptions=True)
+async def gathers() -> None:
+    await asyncio.gather(*(exits_when_cancelled() for _ in range(4)), exits(), return_exceptions=True)
+
+
+async def leaves_some_that_exit() -> None:
+    held.extend(asyncio.create_task(exits_when_cancelled()) for _ in range(4))
+    await exits()
+
+
+async def leaves_one_that_goes_on_and_exits() -> None:
+    async def goes_on() -> None:
+        end = time.monotonic() + CANCEL_SECONDS + 0.2
+        while time.monotonic() < end:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        sys.exit("of this run")
+
+    held.append(asyncio.create_task(goes_on()))
+    await exits()
 
 
 held: list[object] = []
 
 
-@pytest.mark.parametrize("ends", [exits, starts_one_that_exits, catches_one_that_exits])
+@pytest.mark.parametrize(
+    "ends",
+    [exits, starts_one_that_exits, gathers, leaves_some_that_exit, leaves_one_that_goes_on_and_exits],
+)
 def test_a_run_that_exits_ends_no_later_run(ends: Callable[[], Coroutine[None, None, None]]) -> None:
     """A later run of the same process, of whichever store, failed with its exception and the text of that."""
 
-    async def handler() -> str:
+    async def later() -> str:
         held.clear()
         gc.collect()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.3)
         return "done"
 
     runner = CoroutineRunner()
     try:
-        for _ in range(3):
-            with pytest.raises(SystemExit, match="a text of this run"):
-                runner.finish(ends())
-            assert runner.finish(handler()) == "done"
+        with pytest.raises(SystemExit, match="of this run"):
+            runner.finish(ends())
+        assert [runner.finish(later()) for _ in range(3)] == ["done"] * 3
     finally:
         runner.close()
+
+
+def test_a_task_of_the_startup_that_exits_ends_no_run() -> None:
+    async def startup() -> None:
+        held.append(asyncio.create_task(exits("of the startup")))
+
+    runner = CoroutineRunner()
+    runner.finish(startup(), keep_tasks=True)
+    assert runner.finish(asyncio.sleep(0.05, "done")) == "done"
+    runner.close()

@@ -37,7 +37,7 @@ from workers.runtime.pool.echoes import Echoes
 from workers.runtime.pool.error_details import describe_error, error_line, shorten, storable, text_of
 from workers.runtime.pool.late_arrivals import LateArrivals
 from workers.runtime.pool.lease_guard import LeaseGuard, SharedLease
-from workers.runtime.pool.run_limits import TimeLimit, has_many_descriptors, raise_timeouts
+from workers.runtime.pool.run_limits import RunTimeout, TimeLimit, has_many_descriptors, raise_timeouts
 from workers.runtime.pool.spans import configured_spans
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class RunExecutor:
         self._clients: dict[str, Client] = {}
         self._plugins: list[LoadedPlugin] = []
         self._handlers: dict[str, LoadedHandler] = {}
-        self._coroutines = CoroutineRunner()
+        self._coroutines = CoroutineRunner(timeout=(RunTimeout,))
         self._span_of, self._export_spans = configured_spans(self._redis)
         self._error: BaseException | None = None
         """What the last run raised."""
