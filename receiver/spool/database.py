@@ -267,5 +267,5 @@ def _has_begun(db: sqlite3.Connection, *, last_try: bool) -> bool:
     return True
 
 
-def is_busy(error: sqlite3.OperationalError) -> bool:
+def is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY  # our own errors have none

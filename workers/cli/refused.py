@@ -14,7 +14,7 @@ from receiver.contract.diagnosis.formatting import counted, span
 from receiver.contract.diagnosis.terminal_text import printable
 from receiver.contract.errors import ConfigError, NotFound, StorehooksError
 from receiver.inbox import Inbox
-from receiver.spool import Refusal, Refusals
+from receiver.spool import Refusal, Refusals, is_busy
 from workers.cli import output
 from workers.cli.auditing import record, record_if_reachable
 from workers.cli.capture_file import write
@@ -190,9 +190,11 @@ def _delete(refusals: Refusals, ids: Sequence[int]) -> None:
         try:
             refusals.delete(ids[done : done + step])
             done += step
+            step = min(2 * step, _DELETED_AT_ONCE)
         except sqlite3.Error as error:
-            if step == 1:
-                fix = "free some space on its disk, or check its owner, and run the command again"
+            busy = is_busy(error)
+            if step == 1 or busy:
+                fix = "run the command again" if busy else "free some space on its disk, and run the command again"
                 text = f"only {done:,} of {len(ids):,} refused deliveries are deleted"
                 raise StorehooksError(f"{text}: {error}; {fix}") from error
             step = 1

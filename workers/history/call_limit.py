@@ -23,11 +23,13 @@ class HistoryLimit:
     def place(self) -> Iterator[None]:
         """For the time of one call. Raises HistoryError if there are too many and none of them has ended lately."""
         with self._changed:
-            patience = self._changed_at + PATIENCE - time.monotonic()
-            if not self._changed.wait_for(lambda: self._open < self._most, max(0.0, patience)):
-                raise HistoryError(
-                    f"the history does not answer: {self._most} calls wait for it already; try again later"
-                )
+            while self._open >= self._most:
+                patience = self._changed_at + PATIENCE - time.monotonic()
+                if patience <= 0:
+                    raise HistoryError(
+                        f"the history is busy or does not answer: {self._most} calls are under way; try again later"
+                    )
+                self._changed.wait(patience)
             self._count(1)
         try:
             yield

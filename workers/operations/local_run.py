@@ -68,7 +68,7 @@ class LocalRun:
         self._log = logging.getLogger(self._handler.name)
         self._live = live
         self._exported_settings = export.settings.get(self._plugin.name, {}) if export else {}
-        self._coroutines = CoroutineRunner()
+        self._coroutines = CoroutineRunner(interrupts=KeyboardInterrupt)
         self._sandbox: LocalSystem | None = None
         self._resource: Any = None
         self._started = False

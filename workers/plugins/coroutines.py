@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections.abc import Coroutine, Generator
 from typing import Any
-from weakref import WeakSet
 
 from receiver import logs
 
@@ -16,21 +15,14 @@ CANCEL_SECONDS = 1.0
 log = logs.get("child")
 
 
-class _Task(asyncio.Task[Any]):
-    """A task that knows in which run it was created: it may end in another one."""
-
-    run: object = None
-
-
 class CoroutineRunner:
     """One event loop, made when it is first needed. A plain function never meets it."""
 
-    def __init__(self, *, timeout: tuple[type[BaseException], ...] = ()) -> None:
-        """`timeout`: what a run's time limit raises, in whatever code of the process is under way."""
+    def __init__(self, *, interrupts: type[BaseException]) -> None:
+        """`interrupts` is raised from outside to end the run under way, in whatever code of the process that is. What
+        else a task or callback raises ends only the run that awaits it: others may go on in the loop."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timeout = timeout
-        self._run_under_way: object = None
-        self._tasks: WeakSet[_Task] = WeakSet()
+        self._interrupts = interrupts
         self._interrupt: BaseException | None = None
 
     def finish(self, returned: Any, *, keep_tasks: bool = False) -> Any:
@@ -45,7 +37,7 @@ class CoroutineRunner:
             self._loop = asyncio.new_event_loop()
             self._loop.set_exception_handler(self._report)
             self._loop.set_task_factory(self._create_task)
-        self._run_under_way, self._interrupt = object(), None
+        self._interrupt = None
         before = asyncio.all_tasks(self._loop)
         self._task = self._loop.create_task(returned)
         try:
@@ -54,7 +46,6 @@ class CoroutineRunner:
             interrupt, self._interrupt = self._interrupt, None
             raise interrupt or asyncio.CancelledError from None
         finally:
-            self._run_under_way = None  # it has its result: what its tasks raise from here on ends no run
             if not keep_tasks:
                 self._cancel(asyncio.all_tasks(self._loop) - before)
 
@@ -75,10 +66,8 @@ class CoroutineRunner:
         coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
         **options: Any,
     ) -> asyncio.Task[Any]:
-        task = _Task(coroutine, loop=loop, **options)
-        task.run = self._run_under_way
-        task.add_done_callback(self._end_run_on_timeout)
-        self._tasks.add(task)
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        task.add_done_callback(self._pass_interrupt_on)
         return task
 
     def _run(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> Any:
@@ -88,17 +77,15 @@ class CoroutineRunner:
             try:
                 loop.run_forever()
             except (SystemExit, KeyboardInterrupt) as error:  # asyncio raises them here, and in the task
-                if not task.done() and not self._is_of_another_run(error):
+                if isinstance(error, self._interrupts):
                     raise
+                if not task.done():
+                    _log_failed_task(error)
         return task.result()
 
-    def _is_of_another_run(self, error: BaseException) -> bool:
-        others = (one for one in self._tasks if one.run is not self._run_under_way)
-        return any(one.done() and not one.cancelled() and one.exception() is error for one in others)
-
-    def _end_run_on_timeout(self, task: asyncio.Task[Any]) -> None:
-        """The time limit of the run under way may hit any task, also one that goes on since the startup."""
-        if task is not self._task and not task.cancelled() and isinstance(task._exception, self._timeout):
+    def _pass_interrupt_on(self, task: asyncio.Task[Any]) -> None:
+        """An interrupt may hit any task, also one that the startup has left."""
+        if task is not self._task and not task.cancelled() and isinstance(task._exception, self._interrupts):
             self._interrupt_run(task._exception)
 
     def _interrupt_run(self, error: BaseException) -> None:
@@ -108,7 +95,11 @@ class CoroutineRunner:
     def _report(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Called for an exception that no coroutine gets: of a callback at once, of a task when that is collected."""
         error = context.get("exception")
-        if isinstance(error, self._timeout) and "future" not in context:
+        if isinstance(error, self._interrupts) and "future" not in context:
             self._interrupt_run(error)
         else:
-            log.warning("a task of an async handler failed", exception=type(error).__name__)
+            _log_failed_task(error)
+
+
+def _log_failed_task(error: BaseException | None) -> None:
+    log.warning("a task of an async handler failed", exception=type(error).__name__)

@@ -125,7 +125,7 @@ def fault_of_unknown(commands: Sequence[str], client: Redis) -> ServerFault:
 def _unknown(commands: str, client: Redis, running: str = "") -> ServerFault:
     return ServerFault(
         f"the Redis server at {describe(client)} does not know the {commands}",
-        "remove rename-command for it from the server's config, or use Redis 7.0, Valkey 7.2, or later",
+        "remove rename-command from the server's config, or use Redis 7.0, Valkey 7.2, or later",
         running=running,
     )
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -284,7 +284,7 @@ def test_a_handler_that_stops_the_loop_ends_neither_its_own_run_nor_the_next(how
             await asyncio.sleep(0.01)
         return "stopped"
 
-    runner = CoroutineRunner()
+    runner = CoroutineRunner(interrupts=Passed)
     assert runner.finish(mischief()) == "stopped"
     assert runner.finish(asyncio.sleep(0.05, "done")) == "done"
     runner.close()
@@ -328,7 +328,7 @@ async def blocks_in_a_task_that_is_held() -> None:
 @pytest.mark.parametrize("blocks", [blocks_in_a_callback, blocks_in_a_task_that_is_held])
 def test_a_timeout_ends_the_run_whatever_it_hits(blocks: Callable[[], Coroutine[None, None, None]]) -> None:
     """In a callback, asyncio catches every exception but two and logs it; a task may be awaited by none."""
-    runner = CoroutineRunner(timeout=(Passed,))
+    runner = CoroutineRunner(interrupts=Passed)
     started = time.monotonic()
     with time_limit(0.05), pytest.raises(Passed):
         runner.finish(blocks())
@@ -345,7 +345,7 @@ def test_a_timeout_that_hits_a_task_of_the_startup_ends_the_run() -> None:
 
         held.append(asyncio.create_task(refresh()))
 
-    runner = CoroutineRunner(timeout=(Passed,))
+    runner = CoroutineRunner(interrupts=Passed)
     runner.finish(startup(), keep_tasks=True)
     started = time.monotonic()
     with time_limit(0.2), pytest.raises(Passed):
@@ -366,18 +366,20 @@ async def exits_when_cancelled() -> None:
         sys.exit("of this run")
 
 
-async def starts_one_that_exits() -> None:
-    held.append(asyncio.create_task(exits()))
-    await asyncio.sleep(0.1)
-
-
 async def gathers() -> None:
-    await asyncio.gather(*(exits_when_cancelled() for _ in range(4)), exits(), return_exceptions=True)
+    await asyncio.gather(*(exits_when_cancelled() for _ in range(4)), exits())
+
+
+async def groups() -> None:
+    async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+        outer.create_task(exits_when_cancelled())
+        inner.create_task(exits())
 
 
 async def leaves_some_that_exit() -> None:
     held.extend(asyncio.create_task(exits_when_cancelled()) for _ in range(4))
-    await exits()
+    held.append(asyncio.create_task(exits()))
+    await asyncio.sleep(0.1)
 
 
 async def leaves_one_that_goes_on_and_exits() -> None:
@@ -389,15 +391,60 @@ async def leaves_one_that_goes_on_and_exits() -> None:
         sys.exit("of this run")
 
     held.append(asyncio.create_task(goes_on()))
-    await exits()
+    await asyncio.sleep(0.01)
+
+
+async def leaves_callbacks() -> None:
+    class Unusual(BaseException):
+        pass
+
+    def raises() -> None:
+        raise Unusual
+
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.1, sys.exit, "of this run")
+    loop.call_later(0.1, raises)
+    held.append(loop.run_in_executor(None, sys.exit, "of this run"))
+    cancelled = asyncio.create_task(asyncio.sleep(20))
+    cancelled.add_done_callback(lambda task: task.exception())
+
+
+async def leaves_a_generator() -> None:
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            sys.exit("of this run")
+
+    generator = numbers()
+    held.append(generator)
+    await anext(generator)
 
 
 held: list[object] = []
 
 
+@pytest.mark.parametrize("ends", [exits, gathers, groups])
+def test_a_run_that_awaits_an_exit_fails(ends: Callable[[], Coroutine[None, None, None]]) -> None:
+    runner = CoroutineRunner(interrupts=Passed)
+    with pytest.raises(BaseException, match="of this run") as raised:
+        runner.finish(ends())
+    assert isinstance(raised.value, SystemExit)
+    runner.close()
+
+
 @pytest.mark.parametrize(
     "ends",
-    [exits, starts_one_that_exits, gathers, leaves_some_that_exit, leaves_one_that_goes_on_and_exits],
+    [
+        exits,
+        gathers,
+        groups,
+        leaves_some_that_exit,
+        leaves_one_that_goes_on_and_exits,
+        leaves_callbacks,
+        leaves_a_generator,
+    ],
 )
 def test_a_run_that_exits_ends_no_later_run(ends: Callable[[], Coroutine[None, None, None]]) -> None:
     """A later run of the same process, of whichever store, failed with its exception and the text of that."""
@@ -408,9 +455,9 @@ def test_a_run_that_exits_ends_no_later_run(ends: Callable[[], Coroutine[None, N
         await asyncio.sleep(0.3)
         return "done"
 
-    runner = CoroutineRunner()
+    runner = CoroutineRunner(interrupts=Passed)
     try:
-        with pytest.raises(SystemExit, match="of this run"):
+        with suppress(SystemExit):
             runner.finish(ends())
         assert [runner.finish(later()) for _ in range(3)] == ["done"] * 3
     finally:
@@ -421,7 +468,7 @@ def test_a_task_of_the_startup_that_exits_ends_no_run() -> None:
     async def startup() -> None:
         held.append(asyncio.create_task(exits("of the startup")))
 
-    runner = CoroutineRunner()
+    runner = CoroutineRunner(interrupts=Passed)
     runner.finish(startup(), keep_tasks=True)
     assert runner.finish(asyncio.sleep(0.05, "done")) == "done"
     runner.close()

@@ -240,7 +240,11 @@ def _is_usable(host: HostFacts) -> bool:
     return host.writable and not host.read_only and not host.hangs and host.free >= RESERVED_DISK_BYTES
 
 
-_UNSEEN = "new refused deliveries are not stored, and then the checks of stores do not show them yet"
+def _unseen(facts: Facts) -> str:
+    """What a nearly full or read-only disk hides."""
+    if not facts.config.receiver.refused or (facts.host.free >= NEEDED_DISK_BYTES and not facts.host.read_only):
+        return ""
+    return "new refused deliveries are not stored, and then the checks of stores do not show them yet"
 
 
 def check_disk(facts: Facts) -> Iterator[Finding]:
@@ -262,14 +266,14 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
         yield fail("disk", text, unseen, fix="see the kernel's log, or the server that the disk is mounted from")
     elif host.read_only:
         text = f"the disk of {host.data_dir} is read-only: if the server is unreachable, every delivery is answered 503"
-        yield fail("disk", text, _UNSEEN, fix="mount it writable; the kernel's log says why it is read-only")
+        yield fail("disk", text, _unseen(facts), fix="mount it writable; the kernel's log says why it is read-only")
     elif not host.writable:
         yield fail("disk", f"{host.data_dir} is not writable for this user", fix=f"change its owner, or {place}")
     elif _uses_spool(facts) and host.free < RESERVED_DISK_BYTES:
         text = (
             f"{size(host.free)} free at {host.data_dir}: if the server is unreachable, every delivery is answered 503"
         )
-        yield fail("disk", text, _UNSEEN, fix=f"free disk space, or change {place}")
+        yield fail("disk", text, _unseen(facts), fix=f"free disk space, or change {place}")
     elif host.spool_fault:
         text = f"a file of the spool in {host.data_dir} is not readable: {host.spool_fault}"
         fix = (
@@ -277,13 +281,17 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
             "is spool-damaged-..., what can be read of it is in the inbox: move it away, or delete it"
         )
         yield fail("disk", text, fix=fix)
-    elif _uses_spool(facts) and host.free < facts.config.receiver.spool_bytes:
-        limit = size(facts.config.receiver.spool_bytes)
-        text = f"{size(host.free)} free at {host.data_dir}, and the spool may need {limit}"
-        unseen = _UNSEEN if host.free < NEEDED_DISK_BYTES else ""
-        yield warn("disk", text, unseen, fix="free disk space, or lower [receiver] spool_bytes")
     else:
-        yield ok("disk", f"{size(host.free)} free at {host.data_dir}")
+        yield _free_space(facts)
+
+
+def _free_space(facts: Facts) -> Finding:
+    text, unseen = f"{size(facts.host.free)} free at {facts.host.data_dir}", _unseen(facts)
+    needed = facts.config.receiver.spool_bytes
+    if _uses_spool(facts) and facts.host.free < needed:
+        text = f"{text}, and the spool may need {size(needed)}"
+        return warn("disk", text, unseen, fix="free disk space, or lower [receiver] spool_bytes")
+    return warn("disk", text, unseen, fix="free disk space") if unseen else ok("disk", text)
 
 
 def check_spool(facts: Facts) -> Iterator[Finding]:

@@ -35,7 +35,7 @@ class PluginHooks:
     def call(self, subject: Subject) -> Iterator[tuple[str, str]]:
         """Call each plugin's function with the subject. Returns what each answered: a number of what it erased, or
         "done". One that raises ends the erasure, which can then be repeated."""
-        coroutines = CoroutineRunner()
+        coroutines = CoroutineRunner(interrupts=KeyboardInterrupt)
         client = connect_to(self._config.redis, timeout=EFFECT_SECONDS)
         effects = EffectStore(client, keep=self._config.retention.once, at_work=AT_WORK_SECONDS)
         try:

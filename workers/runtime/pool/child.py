@@ -176,7 +176,7 @@ class RunExecutor:
         self._clients: dict[str, Client] = {}
         self._plugins: list[LoadedPlugin] = []
         self._handlers: dict[str, LoadedHandler] = {}
-        self._coroutines = CoroutineRunner(timeout=(RunTimeout,))
+        self._coroutines = CoroutineRunner(interrupts=RunTimeout)
         self._span_of, self._export_spans = configured_spans(self._redis)
         self._error: BaseException | None = None
         """What the last run raised."""
