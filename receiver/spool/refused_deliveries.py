@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -176,9 +177,10 @@ class Refusals:
             for one in refusals:
                 self._insert(one, uptime)
             more = self._trim(bounds, bodies, now)
-        while more:
-            with compact_afterwards(self._db), transaction(self._db):
-                more = self._trim(bounds, bodies, now)
+        with suppress(sqlite3.Error):  # they are written, and the next call goes on with the trim
+            while more:
+                with compact_afterwards(self._db), transaction(self._db):
+                    more = self._trim(bounds, bodies, now)
 
     def delete(self, ids: Iterable[int]) -> None:
         """Delete refusals, with their bodies."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from receiver.config.values import Bounds
-from receiver.spool import REFUSED_FILE, Refusal, open_refusals
+from receiver.spool import REFUSED_FILE, Refusal, Refusals, open_refusals
 from receiver.spool.database import PAGE, SPARE_PAGES, WAL_BYTES, checkpoint
 
 LIMIT = Bounds(1e9, 4 << 20)
@@ -91,3 +92,21 @@ def test_deleting_what_has_expired_takes_little_disk_space(tmp_path: Path, size:
     refusals.add([], bounds=Bounds(60, 64 << 20), now=100.0)
     assert (refusals.count(), refusals.count_with_body()) == (0, 0)
     assert max(peaks) <= 2 * WAL_BYTES
+
+
+def test_refusals_are_written_once_although_the_trim_cannot_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals, one = open_refusals(tmp_path), refusal({}, b"")
+    for _ in range(3):
+        refusals.add([one] * 2_000, bounds=Bounds(60, 64 << 20), now=2.0)
+    passes = iter([True])
+
+    def trim(*given: object) -> bool:
+        if next(passes, False):
+            return Refusals._trim(refusals, *given)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(refusals, "_trim", trim)
+    refusals.add([replace(one, at=100.0)], bounds=Bounds(60, 64 << 20), now=100.0)
+    assert [stored.at for stored in refusals.newest(limit=2)] == [100.0, 1.0]
