@@ -35,6 +35,7 @@ from tests.support.installations import (
     plugin_that_hangs,
     store_that_hangs,
 )
+from tests.support.logged_lines import capture_logs
 from tests.support.proxy import Proxy
 from tests.support.raw_server import RawServer
 from tests.support.tls_proxy import TlsProxy
@@ -74,7 +75,8 @@ class Report:
 def doctor(config: Path, *options: str, env: dict[str, str] | None = None) -> Report:
     """Run the command in this process: starting another one would only add seconds."""
     arguments = ["doctor", "--config", str(config), *options]
-    done = CliRunner().invoke(storehooks, arguments, env=env, catch_exceptions=False)
+    with capture_logs():  # threads that an earlier test has left may log
+        done = CliRunner().invoke(storehooks, arguments, env=env, catch_exceptions=False)
     findings = json.loads(done.stdout)["findings"] if "--json" in options else []
     return Report(done.exit_code, done.output, findings)
 
