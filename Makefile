@@ -53,7 +53,7 @@ soak: $(DEV)  ## the slow tests: half an hour of faults and load (ARGS="-k kills
 drill: $(DEV)  ## two hosts under load, and one fault after another: a table of what each costs, in 10 minutes on two idle cores, under 20 on busy ones (ARGS="--rows kill,HUP" picks some)
 	@$(BIN)/python -m tests.drill $(ARGS)
 
-bench: $(RUN) $(PEERS)  ## all benchmarks against the peers, under 20 minutes (ARGS="--rows ingest,workers" picks some)
+bench: $(RUN) $(PEERS)  ## all benchmarks against the peers, about 20 minutes (ARGS="--rows ingest,workers" picks some)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 bench-quick: $(RUN) $(PEERS)  ## the same in under 3 minutes: a smoke test, its figures are less certain

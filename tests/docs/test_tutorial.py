@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
+from tests.support.command_in_process import run_in_process
 from tests.support.harness import Process, eventually, free_port
 from tests.support.programs import ROOT
-from workers.cli import storehooks
 from workers.cli.new_plugin import FILES
 
 TUTORIAL = (ROOT / "docs/tutorial.md").read_text()
@@ -100,7 +99,7 @@ def test_the_tutorial_works_from_its_first_line_to_its_last(tmp_path: Path) -> N
 
 def test_new_plugin_writes_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(storehooks, ["new-plugin", "stock-alert"])
+    done = run_in_process("new-plugin", "stock-alert")
     assert done.exit_code == 0, done.output
     assert len(list((tmp_path / "stock-alert").rglob("*.*"))) == len(FILES)
     assert 'stock_alert = "stock_alert"' in (tmp_path / "stock-alert/pyproject.toml").read_text()
@@ -126,13 +125,13 @@ def test_a_name_that_cannot_be_is_wrong_use(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
-    done = CliRunner().invoke(storehooks, ["new-plugin", name])
+    done = run_in_process("new-plugin", name)
     assert says in str(done.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
 
 
 def test_init_refuses_a_name_that_no_config_could_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(storehooks, ["init", "--store", "Bad Name]"])
+    done = run_in_process("init", "--store", "Bad Name]")
     assert "a store's name has only lower-case letters" in str(done.exception)
     assert list(tmp_path.iterdir()) == []

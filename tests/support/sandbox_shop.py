@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from receiver.contract.topics import matches
 from receiver.inbox import Declaration, keys
 from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
+from tests.support.command_in_process import run_in_process
 from tests.support.harness import Process, System, eventually, own_server
 from tests.support.sandbox_controls import SandboxControls
-from workers.cli import storehooks
 from workers.subscriptions.managed_store import ManagedStore, declared_handlers
 
 STORE = """
@@ -87,7 +87,7 @@ class Shop(SandboxControls):
     def cli(self, *arguments: str, typed: str | None = None) -> Result:
         """Run a command in this process."""
         given = [*arguments, "--config", str(self.system.config_file)]
-        return CliRunner().invoke(storehooks, given, input=typed, catch_exceptions=True)
+        return run_in_process(*given, input=typed)
 
     def apply(self) -> Result:
         return self.cli("subscriptions", "apply", "--yes")

@@ -17,7 +17,6 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 from redis import Redis
 
 from receiver.config.values import Bounds
@@ -28,6 +27,7 @@ from receiver.inbox.bulk_actions import BulkActions
 from receiver.inbox.queries.failures import FailureFilter
 from receiver.spool import Refusal, open_refusals
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
+from tests.support.command_in_process import run_in_process
 from tests.support.harness import System
 from tests.support.programs import run_to_end
 from tests.workers.cli.test_commands import HELLO
@@ -437,7 +437,7 @@ def test_a_search_that_finds_nothing_does_not_propose_to_send_an_event(busy: Sys
 
 
 def test_help_says_the_forms_of_a_time_and_which_error_is_searched() -> None:
-    texts = " ".join(CliRunner().invoke(storehooks, ["events", "list", "--help"]).output.split())
+    texts = " ".join(run_in_process("events", "list", "--help").output.split())
     assert "TIME is 2026-11-15 or 2026-11-15T03:00, your local time, or how long ago: 90m, 7d." in texts
     assert "whose last error contains" in texts
 

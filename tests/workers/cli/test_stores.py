@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from receiver.config import load
 from receiver.contract.compose import compose
@@ -29,6 +29,7 @@ from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.process.process_files import held
 from receiver.spool import open_refusals
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
+from tests.support.command_in_process import run_in_process
 from tests.support.harness import (
     OTHER_SECRET,
     SECRET,
@@ -40,7 +41,7 @@ from tests.support.harness import (
     sandbox_config,
 )
 from tests.support.programs import start_command
-from workers.cli import store_steps, storehooks
+from workers.cli import store_steps
 from workers.operations.store_files import Draft, as_toml, check_folder, file_of, path_for
 from workers.storeapi import client_for_store
 from workers.subscriptions.managed_store import declared_handlers
@@ -96,7 +97,7 @@ class StoreSetup:
 
     def cli(self, *arguments: str, **how: Any) -> Result:
         given = [*arguments, "--config", str(self.system.config_file)]
-        return CliRunner().invoke(storehooks, given, **how)
+        return run_in_process(*given, **how)
 
     def add(self, *more: str, client_secret: str = "file:client.secret", **how: Any) -> Result:
         (self.system.folder / "client.secret").write_text("right\n")
@@ -397,7 +398,7 @@ def test_a_store_with_an_unreachable_api_is_shown(setup: StoreSetup) -> None:
     path = setup.system.folder / "away.toml"
     away = f'[stores.away]\nbase_url = "http://127.0.0.1:{free_port()}"\nallow_private = true\nauth = {{token = "t"}}\n'
     path.write_text(setup.system.config_file.read_text() + away + f'signing_secrets = ["{SECRET}"]\n')
-    done = CliRunner().invoke(storehooks, ["stores", "show", "away", "--config", str(path)])
+    done = run_in_process("stores", "show", "away", "--config", str(path))
     assert done.exit_code == 0, done.output
     assert "unreachable: no response" in done.output
     assert "subscriptions  unknown: no response" in done.output
@@ -467,7 +468,7 @@ def test_a_store_is_not_removed_where_the_rest_of_the_config_names_it(
     place = system.config_file if file == "config.toml" else system.folder / file
     with place.open("a") as other:
         other.write("\n" * (file == "config.toml") + text)
-    done = CliRunner().invoke(storehooks, ["stores", "remove", "west", "--yes", "--config", str(system.config_file)])
+    done = run_in_process("stores", "remove", "west", "--yes", "--config", str(system.config_file))
     assert isinstance(done.exception, ConfigError)
     assert f"without {own} the config is not valid; change this first: " in str(done.exception)
     assert reason in str(done.exception)
@@ -478,7 +479,7 @@ def test_a_store_is_not_removed_where_the_rest_of_the_config_names_it(
 def test_list_has_the_store_with_most_failures_first(system: System) -> None:
     def listed() -> list[dict[str, Any]]:
         arguments = ["stores", "--json", "--config", str(system.config_file)]
-        return list(json.loads(CliRunner().invoke(storehooks, arguments).stdout))
+        return list(json.loads(run_in_process(*arguments).stdout))
 
     system.accept(store="north")
     system.accept(store="south")
@@ -490,7 +491,7 @@ def test_list_has_the_store_with_most_failures_first(system: System) -> None:
     assert (worst["failed"], worst["store"]) == (1, run.event.store)
     assert worst["last_event"]
     arguments = ["stores", "--config", str(system.config_file)]
-    assert "LAST EVENT" in CliRunner().invoke(storehooks, arguments).stdout
+    assert "LAST EVENT" in run_in_process(*arguments).stdout
 
 
 @pytest.mark.full
@@ -500,7 +501,7 @@ def test_the_last_event_of_a_store_is_the_one_that_arrived_last(system: System) 
     yesterday = replace(earlier.event, received_at=earlier.event.received_at - timedelta(days=1), source="released")
     system.inbox.accept([replace(earlier, event=yesterday)])
     arguments = ["stores", "show", "north", "--json", "--config", str(system.config_file)]
-    assert json.loads(CliRunner().invoke(storehooks, arguments).stdout)["last_event"]["id"] == newest
+    assert json.loads(run_in_process(*arguments).stdout)["last_event"]["id"] == newest
 
 
 def test_dev_loads_a_new_store_without_a_restart(tmp_path: Path) -> None:
@@ -515,7 +516,7 @@ def test_dev_loads_a_new_store_without_a_restart(tmp_path: Path) -> None:
     try:
         eventually(lambda: not port_is_free(port), 20, what="it listens")
         arguments = ["stores", "add", "west", "--secret", "new", "--json", "--config", str(config), "--yes"]
-        shown = json.loads(CliRunner().invoke(storehooks, arguments).stdout)
+        shown = json.loads(run_in_process(*arguments).stdout)
         assert shown["reloaded"] == [{"name": "dev", "pid": dev.pid}]
         assert "other_hosts" not in shown, "dev runs on one host"
         request = compose(
@@ -609,7 +610,7 @@ def test_a_secret_that_only_root_can_read_is_refused_before_anything_is_written(
         base.chmod(0o750)
         (base / "secret").chmod(mode)
         arguments = ["stores", "add", "east", "--secret", "file:secret", "--no-subscribe", "--no-reload", "--yes"]
-        done = CliRunner().invoke(storehooks, [*arguments, "--config", str(base / "config.toml")])
+        done = run_in_process(*arguments, "--config", str(base / "config.toml"))
         written = [path.name for path in base.glob("stores.d/*")]
         if mode & 0o040:
             assert written == ["east.toml"], (done.output, done.exception)

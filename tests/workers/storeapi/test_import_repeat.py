@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from receiver.contract.errors import ConfigError
+from tests.support.command_in_process import run_in_process
 from tests.workers.conftest import SandboxRun
 from tests.workers.storeapi.test_bulk_import import ImportProcess, Interrupted
 from tests.workers.storeapi.test_paging import paging
-from workers.cli import storehooks
 from workers.storeapi.bulk_import.importer import Importer, ImportProgress
 from workers.storeapi.bulk_import.rows import read_rows
 from workers.storeapi.errors import ApiError
@@ -54,7 +54,7 @@ def sent(sandbox: SandboxRun) -> Counter[str]:
 
 def run_cli(sandbox: SandboxRun, path: Path, *options: str) -> Result:
     given = ["api", "products", "bulk_import", "--data", str(path), *options, "--config", str(sandbox.config_file)]
-    return CliRunner().invoke(storehooks, given)
+    return run_in_process(*given)
 
 
 # Types
@@ -290,7 +290,7 @@ def test_a_dry_run_with_a_key_tells_what_would_change(sandbox: SandboxRun, tmp_p
 def test_the_options_of_an_import_are_refused_elsewhere(sandbox: SandboxRun) -> None:
     for options in (["--key", "sku"], ["--again"], ["--dry-run"]):
         given = ["api", "products", "list", *options, "--config", str(sandbox.config_file)]
-        result = CliRunner().invoke(storehooks, given)
+        result = run_in_process(*given)
         assert isinstance(result.exception, ConfigError)
         assert "are for the import of a CSV or JSON Lines file" in str(result.exception)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from redis import Redis
 
 from receiver import config as config_room
 from receiver.contract.errors import PluginError
-from workers.cli import storehooks
+from tests.support.command_in_process import run_in_process
 from workers.plugins.validation_process import validate_plugin
 from workers.testing.certify import end_state, report, scenarios
 from workers.testing.certify.runner import CertificationRun, HandlerOrder, Results, ScenarioFinding, Target, target_of
@@ -76,12 +75,7 @@ def certified(folder: Path, text: str, *only: str, seed: int = 7) -> Results:
 
 def command(folder: Path, *arguments: str) -> Result:
     (folder / "config.toml").touch()
-    return CliRunner().invoke(storehooks, ["handlers", "certify", *arguments, "--config", str(folder / "config.toml")])
-
-
-def report_in(done: Result) -> Any:
-    """A thread that an earlier test has left may have logged before it."""
-    return json.loads(done.stdout[done.stdout.index("{") :])
+    return run_in_process("handlers", "certify", *arguments, "--config", str(folder / "config.toml"))
 
 
 @pytest.mark.full
@@ -96,9 +90,9 @@ def test_a_handler_that_is_not_idempotent_and_depends_on_the_order_is_found(
     monkeypatch.delenv("STOREHOOKS_CONFIG", raising=False)
     (tmp_path / "plugin.py").write_text(BOTH)
     chosen = [part for name in ("redelivered", "shuffled", "missing-fields") for part in ("--only", name)]
-    done = CliRunner().invoke(storehooks, ["handlers", "certify", "plugin.py", "--json", "--seed", "9", *chosen])
+    done = run_in_process("handlers", "certify", "plugin.py", "--json", "--seed", "9", *chosen)
     assert done.exit_code == 1, done.output
-    result = report_in(done)
+    result = json.loads(done.stdout)
     found = {finding["scenario"]: finding for finding in result["findings"]}
     assert set(found) == {"redelivered", "shuffled", "missing-fields"}
     assert found["redelivered"]["examples"] == [
@@ -154,7 +148,7 @@ def test_only_the_clean_run(tmp_path: Path) -> None:
     """Of a plugin whose limit is in no config: limits are ignored."""
     (tmp_path / "plugin.py").write_text(NOT_IDEMPOTENT.replace('"order.paid"', '"order.paid", limit="target"'))
     done = command(tmp_path, str(tmp_path / "plugin.py"), "--only", "clean", "--json")
-    assert (done.exit_code, report_in(done)["scenarios"]) == (0, ["clean"])
+    assert (done.exit_code, json.loads(done.stdout)["scenarios"]) == (0, ["clean"])
 
 
 def test_the_report_shows_the_command_to_reproduce_and_claims_only_what_was_run() -> None:

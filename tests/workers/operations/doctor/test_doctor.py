@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from receiver.config import load
 from receiver.config.values import Bounds
@@ -25,6 +24,7 @@ from receiver.inbox import Administration, Inbox, connect
 from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.redis.connecting import socket_path
 from receiver.spool import Refusal, open_refusals
+from tests.support.command_in_process import run_in_process
 from tests.support.faked_clock import clock_from, needs_faketime
 from tests.support.harness import OTHER_SECRET, SECRET, Server, System, children_of, eventually, free_port, own_server
 from tests.support.installations import (
@@ -35,11 +35,9 @@ from tests.support.installations import (
     plugin_that_hangs,
     store_that_hangs,
 )
-from tests.support.logged_lines import capture_logs
 from tests.support.proxy import Proxy
 from tests.support.raw_server import RawServer
 from tests.support.tls_proxy import TlsProxy
-from workers.cli import storehooks
 from workers.operations.doctor import local_facts
 from workers.operations.doctor.examination import gather_facts
 from workers.operations.doctor.network_facts import probe_public_url
@@ -73,10 +71,8 @@ class Report:
 
 
 def doctor(config: Path, *options: str, env: dict[str, str] | None = None) -> Report:
-    """Run the command in this process: starting another one would only add seconds."""
     arguments = ["doctor", "--config", str(config), *options]
-    with capture_logs():  # threads that an earlier test has left may log
-        done = CliRunner().invoke(storehooks, arguments, env=env, catch_exceptions=False)
+    done = run_in_process(*arguments, env=env, catch_exceptions=False)
     findings = json.loads(done.stdout)["findings"] if "--json" in options else []
     return Report(done.exit_code, done.output, findings)
 
@@ -282,7 +278,7 @@ def test_a_server_that_refuses_writes_is_the_only_fault_named(
     assert all("cannot be written" in line for line in unknown[:4]), unknown
     advice = "\n".join(line.rpartition(" | ")[2] for line in report.lines("warn"))
     assert not re.search("start|forget|retire", advice), advice
-    listed = CliRunner().invoke(storehooks, ["hosts", "--config", str(system.config_file)])
+    listed = run_in_process("hosts", "--config", str(system.config_file))
     assert "silent" in listed.output
     assert "forget" not in listed.output
     assert "refuses writes: NOREPLICAS" in listed.output
