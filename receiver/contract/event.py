@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -108,6 +108,13 @@ def _utf8(text: str) -> str:
     return text if text.isascii() else text.encode("latin-1").decode("utf-8", "replace")
 
 
+def _exact_number(text: str) -> Decimal | float:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return float(text)
+
+
 def build(cls: type[T], fields: dict[str, Any]) -> T:
     """Return an instance of a frozen dataclass with these fields, which must be all of them.
 
@@ -178,8 +185,9 @@ class Event:
 
     @property
     def exact_data(self) -> Any:
-        """The same as `data`, with the numbers that `data` has as floats as exact Decimals."""
-        return follow(self._read(parse_float=Decimal), self.data_path)
+        """The same as `data`, with the numbers that `data` has as floats as exact Decimals. One whose exponent has more
+        than 18 digits stays a float: no Decimal can hold it."""
+        return follow(self._read(parse_float=_exact_number), self.data_path)
 
     @cached_property
     def record(self) -> Record | None:

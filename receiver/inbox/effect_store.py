@@ -11,16 +11,18 @@ from typing import Any
 
 from redis import Redis
 from redis.exceptions import ConnectionError as LostConnection
-from redis.exceptions import ResponseError
+from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
 
 from receiver.inbox import keys
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
 
+_REFUSES_WRITES = ("NOREPLICAS", "MISCONF")
+
 
 class EffectStoreAway(LostConnection):
-    """The server does not answer. That is not the handler's failure."""
+    """The server does not answer, or takes no writes now. That is not the handler's failure."""
 
 
 class EffectStore:
@@ -43,13 +45,13 @@ class EffectStore:
         self._once("clear", place, field, "", mark)
 
     def read(self, place: str, name: str) -> bytes | None:
-        with _reached():
+        with _reached(self.client):
             value: Any = self.client.hget(keys.PREFIX + place, name)
         return None if value is None else bytes(value)
 
     def write(self, place: str, name: str, value: bytes | None) -> None:
         """Store a value of a plugin's state; None deletes it."""
-        with _reached():
+        with _reached(self.client):
             if value is None:
                 self.client.hdel(keys.PREFIX + place, name)
             else:
@@ -58,7 +60,7 @@ class EffectStore:
     def add(self, place: str, name: str, by: int) -> int:
         """Raises ValueError where the value or the sum is no whole number of 64 bits."""
         try:
-            with _reached():
+            with _reached(self.client):
                 return int(self.client.hincrby(keys.PREFIX + place, name, by))
         except ResponseError as error:
             if "integer" in str(error) or "overflow" in str(error):
@@ -66,17 +68,22 @@ class EffectStore:
             raise
 
     def _once(self, step: str, place: str, field: str, item: str, *more: Argument) -> list[Any]:
-        with _reached():
+        with _reached(self.client):
             reply = script_runner.run_one(self.client, "once", step, place, field, item, self._keep_ms, *more)
         return [reply[0].decode(), *reply[1:]]
 
 
 @contextmanager
-def _reached() -> Iterator[None]:
+def _reached(client: Redis) -> Iterator[None]:
     try:
         yield
     except (LostConnection, NoAnswer) as error:
         raise EffectStoreAway("Redis did not answer ctx.once or ctx.state") from error
+    except ResponseError as error:
+        if not isinstance(error, ReadOnlyError | MasterDownError) and not str(error).startswith(_REFUSES_WRITES):
+            raise
+        client.connection_pool.disconnect(inuse_connections=False)  # its address may lead to another server by now
+        raise EffectStoreAway(f"Redis takes no writes of ctx.once or ctx.state: {error}") from error
 
 
 def clear_effects(client: Redis) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Callable
@@ -60,3 +61,27 @@ def test_refused_deliveries_are_dropped_although_redis_refuses_the_audit_record(
             assert dropped.returncode == 0
             assert refusals.count() == refusals.count_with_body() == 0
         system.close()
+
+
+def test_doctor_says_that_a_disk_with_free_space_has_no_room_for_files(
+    make_system: Callable[..., System], own_redis: Server, tmp_path: Path
+) -> None:
+    """It said "ok disk 3 GB free" while each delivery was answered 503."""
+    with small_disk(tmp_path / "disk", "1g", files=140) as disk:
+        system = make_system(url=own_redis.url, data_dir=disk)
+        system.start("web")
+        (before,) = disk_findings(system)
+        assert before == ("warn", "free disk space, or lower [receiver] spool_bytes"), "the disk of the test is small"
+        with suppress(OSError):
+            for number in range(200):
+                (disk / f"cache-{number}").touch()
+        own_redis.kill()
+        assert system.post(system.request("order.paid")).status_code == 503
+        ((level, fix),) = disk_findings(system)
+        assert (level, "df -i" in fix) == ("fail", True)
+        system.close()
+
+
+def disk_findings(system: System) -> list[tuple[str, str]]:
+    found = json.loads(system.run_cli("doctor", "--json").stdout)["findings"]
+    return [(one["level"], one["fix"]) for one in found if one["check"] == "disk"]

@@ -141,3 +141,35 @@ def test_a_handler_that_leaves_files_open_takes_no_descriptor_from_the_others(
     replaced = [line for line in worker.output().splitlines() if "many file descriptors are open" in line]
     assert len(replaced) >= 3
     assert all("shop.leaks" in line for line in replaced)
+
+
+FORKS = """
+import os
+from workers import Router
+router = Router("shop")
+def forked(comes_back):
+    copy = os.fork()
+    if not copy:
+        return comes_back()
+    return os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+@router.on("order.created", retries=0, timeout=10)
+def returns(event, ctx):
+    return forked(lambda: "the copy's")
+@router.on("order.created", retries=0, timeout=10)
+def raises(event, ctx):
+    return forked(lambda: 1 / 0)
+@router.on("order.created", retries=0, timeout=10)
+async def exits(event, ctx):
+    return forked(lambda: exit(3))
+"""
+
+
+def test_a_copy_of_the_process_that_a_handler_forks_ends_with_it(make_system: Callable[..., System]) -> None:
+    """It came back, reported its own result as that of the run, and took the next ones."""
+    system = make_system(plugin=FORKS, child_processes=1)
+    (worker,) = system.start("worker")
+    for one in [system.accept("order.created") for _ in range(3)]:
+        assert system.settled(one) == "settled"
+        results = [system.run_of(one, f"shop.{name}").result for name in ("returns", "raises", "exits")]
+        assert results == [0, 1, 3]
+    assert worker.output().count("a process that a handler forked came back from it and is ended") == 9

@@ -34,10 +34,10 @@ def mounted_disk(image: Path, folder: Path, *, size: str = "1500M", options: str
 
 
 @contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """One in memory, to fill."""
-    folder.mkdir()
-    run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
+def small_disk(folder: Path, size: str, *, files: int = 0) -> Iterator[Path]:
+    """One in memory, to fill; with room for a number of files, if it is given."""
+    folder.mkdir(mode=0o700)
+    run("mount", "-t", "tmpfs", "-o", f"size={size},mode=700,nr_inodes={files}", "tmpfs", str(folder))
     try:
         yield folder
     finally:

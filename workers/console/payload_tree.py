@@ -87,25 +87,25 @@ class _Builder:
         self._personal = personal
         self._left = MAX_NODES
 
-    def build(self, name: str, value: Any, path: tuple[str, ...]) -> Node:
+    def build(self, name: str, value: Any, path: tuple[str, ...], depth: int = 0) -> Node:
         self._left -= 1
-        node = self._node(name, value, path)
+        node = self._node(name, value, path, depth)
         node.is_personal = bool(path) and self._personal.has(path)
         return node
 
-    def _node(self, name: str, value: Any, path: tuple[str, ...]) -> Node:
+    def _node(self, name: str, value: Any, path: tuple[str, ...], depth: int) -> Node:
         match value:
             case _Pairs():
-                return self._with_nodes(Node(name, size=len(value), brackets="{}"), value, path)
+                return self._with_nodes(Node(name, size=len(value), brackets="{}"), value, path, depth)
             case list() | tuple():
-                return self._with_nodes(Node(name, size=len(value), brackets="[]"), enumerate(value), path)
+                return self._with_nodes(Node(name, size=len(value), brackets="[]"), enumerate(value), path, depth)
             case str() if not isinstance(value, Literal):
                 rest = len(value) - MAX_TEXT
                 return Node(name, value[:MAX_TEXT], is_text=True, note=f"{rest:,} more characters" if rest > 0 else "")
         return Node(name, value[:MAX_TEXT] if isinstance(value, str) else json.dumps(value))
 
-    def _with_nodes(self, node: Node, entries: Iterable[tuple[Any, Any]], path: tuple[str, ...]) -> Node:
-        if len(path) >= MAX_DEPTH:
+    def _with_nodes(self, node: Node, entries: Iterable[tuple[Any, Any]], path: tuple[str, ...], depth: int) -> Node:
+        if depth >= MAX_DEPTH:
             node.note = "deeper levels are not shown" if node.size else ""
             return node
         for key, value in entries:
@@ -113,7 +113,7 @@ class _Builder:
                 node.note = f"{node.size - len(node.nodes):,} more are not shown"
                 break
             below = path if isinstance(key, int) else (*path, str(key))  # an entry of a list has the path of its list
-            node.nodes.append(self.build(_cut(str(key)), value, below))
+            node.nodes.append(self.build(_cut(str(key)), value, below, depth + 1))
         return node
 
 

@@ -106,7 +106,7 @@ class Context(Generic[M]):
         mark = f"{self.handler}|{key}"
         if scope != "event":  # such marks grow without end, so each is a key of its own that expires by itself
             place = f"{place}:{mark}"
-        effect = Effect(self._effects, place, mark, run, in_doubt)
+        effect = Effect(self._effects, place, mark, run, in_doubt, self.deadline)
         if not inspect.iscoroutinefunction(call):
             return effect.once(lambda: self._performed(key, call(*args, **kwargs)))
 

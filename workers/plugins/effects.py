@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, cast
@@ -14,6 +15,7 @@ from weakref import WeakValueDictionary
 
 import orjson
 
+from receiver.inbox.effect_store import EffectStoreAway
 from workers.plugins.exceptions import Busy, Fail
 from workers.storeapi.exact_json import has_infinite
 
@@ -21,6 +23,10 @@ T = TypeVar("T")
 Scope = Literal["event", "resource", "store"]
 InDoubt = Literal["run", "fail"]
 UNDER_WAY_DELAY = 1.0
+AWAY_PAUSE = 0.1
+"""Between two tries to note what has become of an effect, while the server is away."""
+LAST_SECOND = 1.0
+"""With less time left, a run ends and is repeated, before its timeout counts as an attempt."""
 IN_DOUBT = "is in doubt: "
 _Key = tuple[asyncio.AbstractEventLoop, str, str]
 _locks = WeakValueDictionary[_Key, asyncio.Lock]()
@@ -50,13 +56,18 @@ class Effects(Protocol):
 @dataclass(frozen=True)
 class Effect:
     """One effect of `ctx.once`: call and store the result, or return the stored result. A call that raises has not
-    happened."""
+    happened.
+
+    If the server goes away meanwhile, what has become of the call is known in this process only: it waits for the
+    server as long as the run may take.
+    """
 
     effects: Effects
     place: str
     field: str
     item: str
     in_doubt: InDoubt
+    deadline: float = float("inf")
 
     def once(self, call: Callable[[], T]) -> T:
         with _making_lock:
@@ -65,7 +76,7 @@ class Effect:
             is_done, found = self._begin()
             if is_done:
                 return cast(T, found)
-            with self._performing(found):
+            try:
                 result = call()
                 if inspect.iscoroutine(result):
                     result.close()
@@ -73,16 +84,30 @@ class Effect:
                         f"{self.field} is async; give ctx.once the `async def` function itself, and await it: "
                         "await ctx.once(key, function, ...)"
                     )
-            return self._store(result)
+            except Exception:
+                while not self._cleared(found):
+                    time.sleep(AWAY_PAUSE)
+                raise
+            stored, fault = _as_stored(result)
+            while not self._ended(stored):
+                time.sleep(AWAY_PAUSE)
+            return self._returned(stored, fault)
 
     async def once_awaited(self, call: Callable[[], Awaitable[T]]) -> T:
         async with self._alone():
             is_done, found = self._begin()
             if is_done:
                 return cast(T, found)
-            with self._performing(found):
+            try:
                 result = await call()
-            return self._store(result)
+            except Exception:
+                while not self._cleared(found):
+                    await asyncio.sleep(AWAY_PAUSE)
+                raise
+            stored, fault = _as_stored(result)
+            while not self._ended(stored):
+                await asyncio.sleep(AWAY_PAUSE)
+            return self._returned(stored, fault)
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
@@ -98,14 +123,6 @@ class Effect:
             finally:
                 _held.set(held)
 
-    @contextmanager
-    def _performing(self, mark: bytes) -> Iterator[None]:
-        try:
-            yield
-        except Exception:
-            self.effects.clear(self.place, self.field, mark)
-            raise
-
     def _begin(self) -> tuple[bool, Any]:
         """Whether it has happened; then its result, else the mark that it begins."""
         answer, *rest = self.effects.begin(self.place, self.field, self.item, in_doubt=self.in_doubt)
@@ -115,20 +132,41 @@ class Effect:
             raise EffectUnderWay(f"another run is performing {self.field}", after=UNDER_WAY_DELAY)
         if answer == "doubt":
             raise Fail(
-                f"{self.field} {IN_DOUBT}an attempt died before its result was stored; check whether it happened, then "
-                "drop the failure, or make the call again: `storehooks events replay ID --handler H --again`"
+                f"{self.field} {IN_DOUBT}an attempt ended before its result was stored; check whether it happened, "
+                "then drop the failure, or make the call again: `storehooks events replay ID --handler H --again`"
             )
         return False, rest[0]
 
-    def _store(self, result: T) -> T:
-        """Store a result and return it as every later call will: a tuple is a list in JSON."""
+    def _ended(self, result: bytes) -> bool:
+        """Store a result; False if the server is away and there is time for another try."""
+        return self._noted(lambda: self.effects.end(self.place, self.field, self.item, result))
+
+    def _cleared(self, mark: bytes) -> bool:
+        """Remove the mark of a call that raised; False as above."""
+        return self._noted(lambda: self.effects.clear(self.place, self.field, mark))
+
+    def _noted(self, note: Callable[[], None]) -> bool:
         try:
-            stored = _to_json(result)
-        except TypeError as error:
-            self.effects.end(self.place, self.field, self.item, b"null")  # it has happened; only its result is lost
-            raise Fail(f"{self.field} was done, but its result is not JSON: {error}") from None
-        self.effects.end(self.place, self.field, self.item, stored)
-        return cast(T, orjson.loads(stored))
+            note()
+        except EffectStoreAway:
+            if time.monotonic() > self.deadline - LAST_SECOND:
+                raise
+            return False
+        return True
+
+    def _returned(self, stored: bytes, fault: str) -> Any:
+        """A result as every later call will get it: a tuple is a list in JSON."""
+        if fault:
+            raise Fail(f"{self.field} was done, but its result is not JSON: {fault}")
+        return orjson.loads(stored)
+
+
+def _as_stored(result: Any) -> tuple[bytes, str]:
+    """A result as JSON, and why it cannot be written so: then it is lost, but the effect has happened."""
+    try:
+        return _to_json(result), ""
+    except TypeError as error:
+        return b"null", str(error)
 
 
 def _to_json(value: Any) -> bytes:

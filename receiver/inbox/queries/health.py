@@ -40,7 +40,7 @@ class Heartbeat:
 
     @property
     def host(self) -> str:
-        """Its name is host-pid-time."""
+        """Its name is host-pid-random."""
         return self.name.rsplit("-", 2)[0]
 
 

@@ -482,8 +482,9 @@ def nested(depth: int) -> Any:
         {f"<i>{n}": f"</i>{n}" for n in range(10_000)},
         nested(200),
         {"list": [[[]]] * 5_000},
+        {"list": json.loads("[" * 252 + "]" * 252)},
     ],
-    ids=["a text of 1 MB", "a name of 1 MB", "10,000 keys", "depth 200", "a long list"],
+    ids=["a text of 1 MB", "a name of 1 MB", "10,000 keys", "depth 200", "a long list", "lists of depth 252"],
 )
 def test_large_content_is_cut_at_a_bound(console: RunningConsole, operator: Browser, data: Any) -> None:
     event_id = settled(console, data={"id": 9, **data})

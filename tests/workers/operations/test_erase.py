@@ -37,6 +37,7 @@ def greet(event, ctx):
     return None
 @router.erase
 def forget(subject, ctx):
+    print("forgets", subject.by)
     Path(__file__).with_name("asked").write_text(f"{subject.store} {subject.by} {subject.name} {len(subject.value)}")
     ctx.state.set("erased", 1)
     return 3
@@ -191,6 +192,19 @@ def test_a_value_is_found_however_it_is_written(marked: System, written: str) ->
     marked.inbox.accept([replace(delivery, event=replace(delivery.event, body=body))])
     found = survey(marked).run()
     assert (len(found.open), found.counts["state"]) == (1, 1)
+
+
+@pytest.mark.parametrize("customer", [77, 88], ids=["in an event of the person", "in an event of another one"])
+def test_a_number_that_no_decimal_holds_does_not_end_an_erasure(marked: System, customer: int) -> None:
+    """Nobody could be erased whose id was in such an event. And what a plugin printed stood before the JSON."""
+    given = marked.delivery("order.paid", data={"id": 1, "total": "TOTAL", "note": 77, "customer": {"id": customer}})
+    for number, total in enumerate((b"1e-99999999999999999999", b"0e99999999999999999999")):
+        body = given.event.body.replace(b'"TOTAL"', total)
+        marked.inbox.accept([replace(given, event=replace(given.event, body=body, id=f"{number}{given.event.id[1:]}"))])
+    told = marked.run_cli("erase", "--store", "north", "--customer", "77", "--yes", "--open", "--json")
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["places"].get("open events", 0) == (2 if customer == 77 else 0)
+    assert "forgets customer" in told.stderr
 
 
 def survey(marked: System) -> Survey:

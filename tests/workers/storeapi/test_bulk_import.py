@@ -66,18 +66,22 @@ def test_refused_rows_are_reported_with_their_number_and_reason(sandbox: Sandbox
         "[1, 2]",
         '{"name": "Row 4", "price": "' + "9" * MAX_LINE + '"}',
         '{"name": "Row 5", "price": "2.00"}',
+        '{"name": "Row 6", "price": 1e-99999999999999999999}',
+        "[" * 100_000,
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(lines))
     importer = Importer(sandbox.client(), "products", path, batch_size=2)
     done = importer.run()
-    assert (done.rows, done.accepted, done.refused) == (6, 2, 4)
+    assert (done.rows, done.accepted, done.refused) == (8, 2, 6)
     report = [json.loads(line) for line in importer.report_file.read_text().splitlines()]
     assert [(one["row"], one["error"]) for one in report] == [
         (2, "not JSON"),
         (3, 'price must be an amount like "19.90"'),
         (4, "not an object"),
         (5, "the line is longer than 1,048,576 bytes"),
+        (7, "a number out of range"),
+        (8, "nested too deeply"),
     ]
     assert report[1]["record"] == {"name": "Row 2", "price": "expensive"}
     assert imported(sandbox) == {"Row 0": 1, "Row 5": 1}

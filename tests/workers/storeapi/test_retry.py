@@ -190,7 +190,17 @@ def test_a_response_sent_byte_by_byte_times_out_at_the_deadline(answer: bytes) -
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [("3", 3.0), ("0", 0.0), (None, None), ("soon", None), ("-1", None), ("1e9", None), ("\u0663", None)],
+    [
+        ("3", 3.0),
+        ("0", 0.0),
+        ("99999999", 366 * 86_400.0),
+        ("9" * 5_000, 366 * 86_400.0),
+        (None, None),
+        ("soon", None),
+        ("-1", None),
+        ("1e9", None),
+        ("\u0663", None),
+    ],
 )
 def test_retry_after_is_parsed_strictly(value: str | None, seconds: float | None) -> None:
     assert retry_after(value) == seconds

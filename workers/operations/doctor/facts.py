@@ -112,6 +112,10 @@ class HostFacts:
     data_dir: str
     writable: bool
     free: int
+    free_files: int | None = None
+    """Number of files that its disk has room for, by its inodes; None where it has no such limit."""
+    write_fault: str = ""
+    """Why no file can be created in it, if neither space nor the fields below say so."""
     read_only: bool = False
     """Whether the disk is mounted read-only."""
     hangs: bool = False

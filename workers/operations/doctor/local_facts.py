@@ -209,6 +209,8 @@ def host_facts(config: Config, last_events: Mapping[str, datetime], client: Redi
         str(folder),
         os.access(existing, os.W_OK | os.X_OK),
         disk.f_bavail * disk.f_frsize,
+        disk.f_favail if disk.f_files else None,
+        error.strerror if error and error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM) else "",
         # By a write: the flags of the mount do not show a disk that became read-only after an error.
         read_only=error is not None and error.errno == errno.EROFS,
         exposed=tuple(_exposed(config)),

@@ -28,6 +28,8 @@ REFUSAL_FIXES = {
 REPLAYS_WITHOUT_ACL = {"Redis": (8, 6), "Valkey": (9, 1, 2)}
 """From these versions on, scripts' writes are replayed whatever `default` may do: Redis' notes of 8.6 list the fix
 (#14545). Of Valkey (#3984) 9.1.2 was tried; which releases of older lines have the fix is unknown."""
+RESERVED_FILES = 100
+"""With less room for files on the disk, the spool may not get the few that it needs."""
 DRAIN_SECONDS = 60.0
 """Within this time the spool normally drains."""
 
@@ -237,7 +239,8 @@ def _clock_skew(server: ServerFacts) -> Iterator[Finding]:
 
 def _is_usable(host: HostFacts) -> bool:
     """Whether the disk takes a delivery."""
-    return host.writable and not host.read_only and not host.hangs and host.free >= RESERVED_DISK_BYTES
+    takes_files = not host.write_fault and (host.free_files is None or host.free_files >= RESERVED_FILES)
+    return host.writable and takes_files and not (host.read_only or host.hangs) and host.free >= RESERVED_DISK_BYTES
 
 
 def _unseen(facts: Facts) -> str:
@@ -274,6 +277,12 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
             f"{size(host.free)} free at {host.data_dir}: if the server is unreachable, every delivery is answered 503"
         )
         yield fail("disk", text, _unseen(facts), fix=f"free disk space, or change {place}")
+    elif _uses_spool(facts) and not _is_usable(host):
+        few = host.free_files is not None and host.free_files < RESERVED_FILES
+        room = f"room for {counted(host.free_files or 0, 'more file')}" if few else f"no new file ({host.write_fault})"
+        text = f"{room} at {host.data_dir}: if the server is unreachable, every delivery is answered 503"
+        fix = f"delete files on its disk (`df -i` shows how many it may have), or change {place}"
+        yield fail("disk", text, _unseen(facts), fix=fix if few else f"check its disk and quota, or change {place}")
     elif host.spool_fault:
         text = f"a file of the spool in {host.data_dir} is not readable: {host.spool_fault}"
         fix = (

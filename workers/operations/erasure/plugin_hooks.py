@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from receiver.config import Config
@@ -24,9 +26,9 @@ AT_WORK_SECONDS = 60.0
 class PluginHooks:
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._plugins: Sequence[discovery.Plugin] = [
-            one for one in discovery.load(config) if one.router.erase_function is not None
-        ]
+        with redirect_stdout(sys.stderr):  # what plugins print is no part of the command's output
+            loaded = discovery.load(config)
+        self._plugins: Sequence[discovery.Plugin] = [one for one in loaded if one.router.erase_function is not None]
 
     @property
     def names(self) -> list[str]:
@@ -40,26 +42,33 @@ class PluginHooks:
         effects = EffectStore(client, keep=self._config.retention.once, at_work=AT_WORK_SECONDS)
         try:
             for plugin in self._plugins:
-                router = plugin.router
-                start, function = router.startup_function, router.erase_function
-                general = plugin_settings.build(self._config, router, "")
-                context = Context(
-                    store=subject.store,
-                    settings=plugin_settings.build(self._config, router, subject.store),
-                    resource=coroutines.finish(start(general), keep_tasks=True) if start else None,
-                    attempt=1,
-                    log=logging.getLogger(f"{plugin.name}.erase"),
-                    handler=f"{plugin.name}.erase",
-                    effects=effects,
-                    connect=lambda: self._client_of(subject.store),
-                )
-                answer = coroutines.finish(function(subject, context)) if function else None
-                if router.shutdown_function is not None:
-                    coroutines.finish(router.shutdown_function(context.resource))
+                with redirect_stdout(sys.stderr):
+                    answer = self._call(plugin, subject, effects, coroutines)
                 is_number = isinstance(answer, int) and not isinstance(answer, bool)
                 yield plugin.name, f"{answer:,}" if is_number else "done"
         finally:
             coroutines.close()
+
+    def _call(
+        self, plugin: discovery.Plugin, subject: Subject, effects: EffectStore, coroutines: CoroutineRunner
+    ) -> object:
+        router = plugin.router
+        start, function = router.startup_function, router.erase_function
+        general = plugin_settings.build(self._config, router, "")
+        context = Context(
+            store=subject.store,
+            settings=plugin_settings.build(self._config, router, subject.store),
+            resource=coroutines.finish(start(general), keep_tasks=True) if start else None,
+            attempt=1,
+            log=logging.getLogger(f"{plugin.name}.erase"),
+            handler=f"{plugin.name}.erase",
+            effects=effects,
+            connect=lambda: self._client_of(subject.store),
+        )
+        answer = coroutines.finish(function(subject, context)) if function else None
+        if router.shutdown_function is not None:
+            coroutines.finish(router.shutdown_function(context.resource))
+        return answer
 
     def _client_of(self, store: str) -> Client:
         from workers.storeapi import client_for_store

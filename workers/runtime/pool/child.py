@@ -180,6 +180,7 @@ class RunExecutor:
         self._span_of, self._export_spans = configured_spans(self._redis)
         self._error: BaseException | None = None
         """What the last run raised."""
+        self._pid = os.getpid()
         for one in plugins:
             packages = frozenset(
                 name.partition(".")[0] for name in (*(handler.module for handler in one.handlers), *modules)
@@ -230,10 +231,20 @@ class RunExecutor:
             result = _result_of_error(error, run, plugin.packages)
         else:
             result = ended or RunResult(Ending.DONE, {"result": storable(returned)})
+        self._end_if_copy(run, self._error)
         if handler.stale == "skip":
             self.late_arrivals.note_settled(run, event, result)
         result.detail["version"] = plugin.version
         return result
+
+    def _end_if_copy(self, run: Run, error: BaseException | None) -> None:
+        """End this process if a handler forked it and let it return: it would report how the run ended while the
+        handler itself is under way, and take other runs."""
+        if os.getpid() == self._pid:
+            return
+        log.warning("a process that a handler forked came back from it and is ended", handler=run.handler)
+        wanted = error.code if isinstance(error, SystemExit) else None
+        os._exit(wanted if isinstance(wanted, int) else int(error is not None))
 
     def _judge(self, run: Run, event: Event, handler: Handler) -> RunResult | None:
         """How a run ends because of other events of its resource; None if the handler is to be called."""
@@ -264,8 +275,11 @@ class RunExecutor:
                     lambda: self._coroutines.finish(function(event, context, error)) and None,
                 )
         except BaseException as raised:  # noqa: BLE001  plugins raise anything
+            self._end_if_copy(run, raised)
             name = type(raised).__name__
             log.warning("the function of @router.failed raised", exception=name)
+        else:
+            self._end_if_copy(run, None)
         finally:
             logs.describe_work(None)
 

@@ -164,5 +164,5 @@ def _may_be_echo(run: Run) -> bool:
 def _exact_data(event: Event) -> Any:
     try:
         return event.exact_data
-    except (ValueError, ArithmeticError, RecursionError):  # not JSON, a number out of range, or nested too deeply
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply
         return None

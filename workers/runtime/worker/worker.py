@@ -8,6 +8,7 @@ is one such process.
 from __future__ import annotations
 
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -260,5 +261,6 @@ def run(config_path: str | None, supervised: tuple[Config, ValidatedPlugins] | N
     except StorehooksError as error:
         print(f"storehooks worker: {error}", file=sys.stderr)
         return 2
-    Worker(config, plugins, name=f"{socket.gethostname()}-{os.getpid()}-{int(time.time())}").work()
+    # Containers may share a host name, and begin with the same process ids in the same second.
+    Worker(config, plugins, name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}").work()
     return 0

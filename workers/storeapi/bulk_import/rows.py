@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from receiver.contract.errors import ConfigError
+from workers.storeapi import exact_json
 
 MAX_LINE = 1 << 20
 """Bytes. A longer line is refused and skipped, so that memory stays bounded for any file."""
+_NOT_JSON = (json.JSONDecodeError, UnicodeDecodeError)
 _NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,18})?")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -65,9 +67,9 @@ def _parse_object(line: bytes) -> tuple[dict[str, Any] | None, str]:
     if len(line) > MAX_LINE:
         return None, f"the line is longer than {MAX_LINE:,} bytes"
     try:
-        value = json.loads(line, parse_float=Decimal)
-    except (ValueError, RecursionError):
-        return None, "not JSON"
+        value = exact_json.loads(line)
+    except ValueError as error:
+        return None, "not JSON" if isinstance(error, _NOT_JSON) else str(error)
     return (value, "") if isinstance(value, dict) else (None, "not an object")
 
 
@@ -117,7 +119,7 @@ def _converted(cell: str, kind: str) -> Any:
     if kind == "flag" and cell.lower() in _FLAGS:
         return _FLAGS[cell.lower()]
     if kind in ("object", "list"):
-        value = json.loads(cell, parse_float=Decimal)
+        value = exact_json.loads(cell.encode())
         if isinstance(value, dict if kind == "object" else list):
             return value
     if kind in ("amount", "number") and _NUMBER.fullmatch(cell):

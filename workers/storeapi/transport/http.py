@@ -117,6 +117,32 @@ def connection_pool(allow_private: AllowedPrivate, network: NetworkSettings, pro
         return _pools[key]
 
 
+class _DirectPool(httpcore2.ConnectionPool):
+    def create_connection(self, origin: httpcore2.Origin) -> httpcore2.ConnectionInterface:
+        return _ending_after_surplus(super().create_connection(origin))
+
+
+class _ProxyPool(httpcore2.HTTPProxy):
+    def create_connection(self, origin: httpcore2.Origin) -> httpcore2.ConnectionInterface:
+        return _ending_after_surplus(super().create_connection(origin))
+
+
+def _ending_after_surplus(connection: httpcore2.ConnectionInterface) -> httpcore2.ConnectionInterface:
+    """Not used again if more came behind an answer than it should have: that would be the answer to the next request,
+    which may be another handler's."""
+    has_expired = connection.has_expired
+    setattr(connection, "has_expired", lambda: has_expired() or _surplus_of(connection) != b"")  # noqa: B010  mypy
+    return connection
+
+
+def _surplus_of(connection: Any) -> bytes:
+    """What was read behind the last answer. The connections of httpcore2 contain each other, the last one h11's."""
+    while (inner := getattr(connection, "_connection", None)) is not None:
+        connection = inner
+    http11 = getattr(connection, "_h11_state", None)  # none while it is being opened
+    return b"" if http11 is None else bytes(http11.trailing_data[0])
+
+
 class _GuardedTransport(httpx2.HTTPTransport):
     """httpx2's transport over a pool whose connections go through the guard."""
 
@@ -130,7 +156,7 @@ class _GuardedTransport(httpx2.HTTPTransport):
         }
         if proxy:  # it has a private address in most networks; the guard's deadline holds all the same
             given = httpx2.Proxy(proxy)
-            self._pool = httpcore2.HTTPProxy(
+            self._pool = _ProxyPool(
                 proxy_url=str(given.url),
                 proxy_auth=given.raw_auth,
                 proxy_ssl_context=trusted if given.url.scheme == "https" else None,
@@ -139,9 +165,7 @@ class _GuardedTransport(httpx2.HTTPTransport):
                 **limits,
             )
         else:
-            self._pool = httpcore2.ConnectionPool(
-                ssl_context=trusted, network_backend=GuardedBackend(allow_private), **limits
-            )
+            self._pool = _DirectPool(ssl_context=trusted, network_backend=GuardedBackend(allow_private), **limits)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         # The guard's deadline is the limit; these timeouts only keep a connect from using all of it.

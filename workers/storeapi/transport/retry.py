@@ -9,6 +9,8 @@ from email.utils import parsedate_to_datetime
 MAX_FAULTS = 6
 """Number of faults (5xx, lost connections) after which a call fails. A 429 is retried until the call's deadline."""
 _MAX_PAUSE = 10.0
+_LONGEST_ASKED = 366 * 86_400.0
+"""Of seconds in a Retry-After: an infinite number could not be shown. Callers wait less."""
 _FAULT_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
 
 
@@ -27,8 +29,8 @@ def retry_after(value: str | None, now: float | None = None) -> float | None:
     """Seconds from a Retry-After header, a number or a date; None where it is missing or cannot be parsed."""
     if not value:
         return None
-    if value.isascii() and value.isdigit() and len(value) < 8:
-        return float(value)
+    if value.isascii() and value.isdigit():
+        return min(float(value), _LONGEST_ASKED)
     try:
         moment = parsedate_to_datetime(value).timestamp()
     except (ValueError, TypeError, OverflowError):

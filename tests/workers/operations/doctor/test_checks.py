@@ -437,6 +437,12 @@ def test_a_host_that_has_not_the_files_of_the_history_is_told_although_another_m
         (HostFacts("/srv/data", True, 50 * GB), "ok disk: 50 GB free at /srv/data"),
         (HostFacts("/srv/data", True, 1 << 20), "fail disk: 1 MB free at /srv/data: if the server is unreachable"),
         (HostFacts("/srv/data", True, 500 << 20), "warn disk: 500 MB free at /srv/data, and the spool may need 1 GB"),
+        (HostFacts("/srv/data", True, 50 * GB, 100), "ok disk: 50 GB free at /srv/data"),
+        (HostFacts("/srv/data", True, 50 * GB, 99), "fail disk: room for 99 more files at /srv/data: if the server is"),
+        (
+            HostFacts("/srv/data", True, 50 * GB, write_fault="Disk quota exceeded"),
+            "fail disk: no new file (Disk quota exceeded) at /srv/data: if the server is unreachable",
+        ),
         (HostFacts("/srv/data", False, GB), "fail disk: /srv/data is not writable for this user"),
         (HostFacts("/srv/data", True, GB, spool_fault="disk image is malformed"), "fail disk: a file of the spool in"),
         (

@@ -1,0 +1,132 @@
+"""Effects whose call is under way when Redis goes away: its process is alive and knows what became of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from receiver.contract.event import Event
+from receiver.inbox.effect_store import EffectStore, EffectStoreAway
+from tests.support.harness import Server, System, eventually, free_port
+from workers.plugins.context import Context
+
+PLUGIN = """
+import asyncio, os, time
+from storehooks import Router
+
+router = Router("shop")
+folder = os.path.dirname(__file__)
+
+def note(text):
+    with open(os.path.join(folder, "notes"), "a") as file:
+        file.write(f"{text}\\n")
+
+def effect(name):
+    note(f"{name} begins")
+    while not os.path.exists(os.path.join(folder, "go")):
+        time.sleep(0.01)
+    note(f"{name} done")
+    return name
+
+async def effect_awaited(name):
+    note(f"{name} begins")
+    while not os.path.exists(os.path.join(folder, "go")):
+        await asyncio.sleep(0.01)
+    note(f"{name} done")
+    return name
+
+@router.on("order.paid")
+def plain_run(event, ctx):
+    return ctx.once("effect", effect, "plain-run")
+
+@router.on("order.paid")
+def plain_fail(event, ctx):
+    return ctx.once("effect", effect, "plain-fail", in_doubt="fail")
+
+@router.on("order.paid")
+async def async_run(event, ctx):
+    return await ctx.once("effect", effect_awaited, "async-run")
+
+@router.on("order.paid")
+async def async_fail(event, ctx):
+    return await ctx.once("effect", effect_awaited, "async-fail", in_doubt="fail")
+
+@router.on("order.paid", retries=(0.05,) * 3)
+def raises_once(event, ctx):
+    def refused():
+        effect(f"attempt-{ctx.attempt}")
+        if ctx.attempt == 1:
+            raise ConnectionError("refused")
+        return ctx.attempt
+    return ctx.once("effect", refused, in_doubt="fail")
+"""
+HANDLERS = ("plain-run", "plain-fail", "async-run", "async-fail", "attempt-1")
+
+
+def noted(system: System) -> Counter[str]:
+    notes = Path(system.folder / "notes")
+    return Counter(notes.read_text().splitlines()) if notes.exists() else Counter()
+
+
+def has_noted(system: System, word: str) -> Callable[[], bool]:
+    return lambda: all(noted(system)[f"{name} {word}"] for name in HANDLERS)
+
+
+def context(effects: EffectStore, deadline: float) -> Context:
+    event = Event("event1", "north", "order.paid", datetime.now(UTC), b"{}", resource_id="7")
+    log = logging.getLogger("test")
+    return Context("north", None, None, 1, log, handler="shop.one", event=event, effects=effects, deadline=deadline)
+
+
+def test_an_effect_is_made_once_although_redis_was_away_when_its_call_ended(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    system = make_system(url=own_redis.url, plugin=PLUGIN, child_processes=10)
+    system.start("worker", "housekeeper")
+    event_id = system.accept("order.paid")
+    eventually(has_noted(system, "begins"), 20, what="all calls are under way")
+    own_redis.kill()
+    (system.folder / "go").touch()
+    eventually(has_noted(system, "done"), 20, what="all calls have ended")
+    own_redis.start()
+    assert system.settled(event_id) == "settled"
+    calls = (*HANDLERS, "attempt-2")
+    assert noted(system) == Counter(f"{name} {word}" for name in calls for word in ("begins", "done"))
+    for name in HANDLERS[:4]:
+        run = system.run_of(event_id, f"shop.{name.replace('-', '_')}")
+        assert (run.result, run.attempts) == (name, 1)
+    assert system.run_of(event_id, "shop.raises_once").result == 2, "its first call raised, so it is not in doubt"
+
+
+def test_a_server_that_stays_away_ends_the_run_before_its_timeout(own_redis: Server) -> None:
+    """It is repeated then, which is no attempt; a timeout would be one."""
+    deadline = time.monotonic() + 2
+    with pytest.raises(EffectStoreAway):
+        context(EffectStore(own_redis.client, keep=60, at_work=60), deadline).once("effect", own_redis.kill)
+    assert time.monotonic() < deadline
+
+
+def test_an_effect_waits_for_a_server_that_takes_no_writes(own_redis: Server) -> None:
+    """As during a failover: what the address leads to is a replica for a moment."""
+    effects = EffectStore(own_redis.client, keep=60, at_work=60)
+    primary_again = threading.Timer(0.3, own_redis.client.replicaof, ("NO", "ONE"))
+
+    def becomes_replica() -> str:
+        own_redis.client.replicaof("127.0.0.1", str(free_port()))
+        primary_again.start()
+        return "made"
+
+    ends = context(effects, time.monotonic() + 20)
+    assert ends.once("effect", becomes_replica) == "made"
+    primary_again.join()
+    assert ends.once("effect", lambda: "made again") == "made"
+    own_redis.client.replicaof("127.0.0.1", str(free_port()))
+    with pytest.raises(EffectStoreAway, match="takes no writes"):
+        ends.state.set("name", 1)
