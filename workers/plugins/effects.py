@@ -91,7 +91,7 @@ class Effect:
             stored, fault = _as_stored(result)
             while not self._ended(stored):
                 time.sleep(AWAY_PAUSE)
-            return self._returned(stored, fault)
+            return cast(T, self._returned(stored, fault))
 
     async def once_awaited(self, call: Callable[[], Awaitable[T]]) -> T:
         async with self._alone():
@@ -107,7 +107,7 @@ class Effect:
             stored, fault = _as_stored(result)
             while not self._ended(stored):
                 await asyncio.sleep(AWAY_PAUSE)
-            return self._returned(stored, fault)
+            return cast(T, self._returned(stored, fault))
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:

@@ -58,6 +58,8 @@ REVERIFIED_PER_STORE = 20
 """Maximum number of a store's refused deliveries that are verified again."""
 REVERIFIED_STORES = 50
 SANDBOX_SECRETS = (SANDBOX_SECRET, "sandbox-secret")
+_SAID_OTHERWISE = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""Errors of a disk for which there are other facts."""
 """Published with the product, so a file that contains them exposes nothing."""
 
 
@@ -210,7 +212,7 @@ def host_facts(config: Config, last_events: Mapping[str, datetime], client: Redi
         os.access(existing, os.W_OK | os.X_OK),
         disk.f_bavail * disk.f_frsize,
         disk.f_favail if disk.f_files else None,
-        error.strerror if error and error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM) else "",
+        (error.strerror or str(error)) if error and error.errno not in _SAID_OTHERWISE else "",
         # By a write: the flags of the mount do not show a disk that became read-only after an error.
         read_only=error is not None and error.errno == errno.EROFS,
         exposed=tuple(_exposed(config)),
