@@ -58,9 +58,9 @@ REVERIFIED_PER_STORE = 20
 """Maximum number of a store's refused deliveries that are verified again."""
 REVERIFIED_STORES = 50
 SANDBOX_SECRETS = (SANDBOX_SECRET, "sandbox-secret")
+"""Published with the product, so a file that contains them exposes nothing."""
 _SAID_OTHERWISE = (errno.EROFS, errno.EACCES, errno.EPERM)
 """Errors of a disk for which there are other facts."""
-"""Published with the product, so a file that contains them exposes nothing."""
 
 
 def client_for(config: Config) -> Redis:
