@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
+from math import nan
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _exact_number(text: str) -> Decimal | float:
     try:
         return Decimal(text)
     except InvalidOperation:
-        return float(text)
+        return nan
 
 
 def build(cls: type[T], fields: dict[str, Any]) -> T:
@@ -186,7 +187,7 @@ class Event:
     @property
     def exact_data(self) -> Any:
         """The same as `data`, with the numbers that `data` has as floats as exact Decimals. One whose exponent has more
-        than 18 digits stays a float: no Decimal can hold it."""
+        than 18 digits is NaN: no Decimal can hold it."""
         return follow(self._read(parse_float=_exact_number), self.data_path)
 
     @cached_property

@@ -108,7 +108,8 @@ class Record(Mapping[str, Any]):
             value = Decimal(value)
         elif isinstance(value, float):
             value = Decimal(repr(value))
-        if not isinstance(value, int | Decimal) or isinstance(value, bool) or (minor and value != int(value)):
+        is_number = isinstance(value, int | Decimal) and not isinstance(value, bool) and Decimal(value).is_finite()
+        if not is_number or (minor and value != int(value)):
             raise RecordError(f"{self.field_name(name)} of this {self.kind} is not an amount of money")
         if not minor:
             return Decimal(value)

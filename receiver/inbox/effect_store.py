@@ -18,7 +18,7 @@ from receiver.inbox import keys
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.raw_connection import Argument
 
-_REFUSES_WRITES = ("NOREPLICAS", "MISCONF")
+_REFUSES_WRITES = ("NOREPLICAS", "MISCONF", "BUSY ")
 
 
 class EffectStoreAway(LostConnection):
@@ -32,9 +32,10 @@ class EffectStore:
         self._keep_ms = int(keep * 1000)
         self._at_work_ms = at_work * 1000
 
-    def begin(self, place: str, field: str, item: str, *, in_doubt: str) -> list[Any]:
-        """Mark that an effect begins. Returns what is known of it; see `lua/once.lua`."""
-        return self._once("begin", place, field, item, self._at_work_ms, in_doubt)
+    def begin(self, place: str, field: str, item: str, *, in_doubt: str, word: str = "") -> list[Any]:
+        """Mark that an effect begins. Returns what is known of it; see `lua/once.lua`. With the same `word` it can be
+        repeated, if the answer to the first try was lost."""
+        return self._once("begin", place, field, item, self._at_work_ms, in_doubt, word)
 
     def end(self, place: str, field: str, item: str, result: bytes) -> None:
         """Mark that an effect has happened, with its result."""
@@ -80,9 +81,10 @@ def _reached(client: Redis) -> Iterator[None]:
     except (LostConnection, NoAnswer) as error:
         raise EffectStoreAway("Redis did not answer ctx.once or ctx.state") from error
     except ResponseError as error:
-        if not isinstance(error, ReadOnlyError | MasterDownError) and not str(error).startswith(_REFUSES_WRITES):
+        if isinstance(error, ReadOnlyError | MasterDownError):
+            client.connection_pool.disconnect(inuse_connections=False)  # its address may lead to another server by now
+        elif not str(error).startswith(_REFUSES_WRITES):
             raise
-        client.connection_pool.disconnect(inuse_connections=False)  # its address may lead to another server by now
         raise EffectStoreAway(f"Redis takes no writes of ctx.once or ctx.state: {error}") from error
 
 

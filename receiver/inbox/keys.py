@@ -102,7 +102,7 @@ Failures
     bulk_open       set     Those that are at work, or whose end is not audited yet.
 
 Plugins
-    o:{id}          hash    The once marks of an event: "handler|key" -> "begun ms run" or "done result".
+    o:{id}          hash    The once marks of an event: "handler|key" -> "begun ms run word" or "done result".
     o:r:{store}:{kind}:{id}:{mark}, o:s:{store}:{mark}
                     hash    The same for a resource and for a store, one key for each mark, since each has its own age.
     st:{plugin}:{store}     hash    A plugin's state.

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from receiver.contract.event import Event
+from receiver.inbox import connect
 from receiver.inbox.effect_store import EffectStore, EffectStoreAway
 from tests.support.harness import Server, System, eventually, free_port
 from workers.plugins.context import Context
@@ -111,6 +117,50 @@ def test_a_server_that_stays_away_ends_the_run_before_its_timeout(own_redis: Ser
     with pytest.raises(EffectStoreAway):
         context(EffectStore(own_redis.client, keep=60, at_work=60), deadline).once("effect", own_redis.kill)
     assert time.monotonic() < deadline
+
+
+def test_a_server_that_hangs_ends_the_run_before_its_timeout(own_redis: Server) -> None:
+    """A try takes as long as an answer is waited for; another one is begun only if there is time for it."""
+    effects = EffectStore(connect(own_redis.url, timeout=1.0), keep=60, at_work=60)
+    deadline = time.monotonic() + 3.5
+    with stopped(own_redis), pytest.raises(EffectStoreAway):
+        context(effects, deadline).once("effect", lambda: None)
+    assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_an_effect_that_was_never_called_is_not_in_doubt(own_redis: Server, is_async: bool) -> None:
+    """The server hung, and performed later what nobody waited for any more."""
+    effects = EffectStore(connect(own_redis.url, timeout=0.5), keep=60, at_work=60)
+    ends = context(effects, time.monotonic() + 20)
+    made = []
+
+    async def make() -> int:
+        made.append(1)
+        return len(made)
+
+    with stopped(own_redis, seconds=1.2):
+        result = (
+            asyncio.run(cast(Coroutine[Any, Any, int], ends.once("effect", make, in_doubt="fail")))
+            if is_async
+            else ends.once("effect", lambda: made.append(1) or len(made), in_doubt="fail")
+        )
+    assert (result, made) == (1, [1])
+
+
+@contextmanager
+def stopped(server: Server, seconds: float = 10) -> Iterator[None]:
+    assert server.process
+    pid = server.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    goes_on = threading.Timer(seconds, os.kill, (pid, signal.SIGCONT))
+    goes_on.start()
+    try:
+        yield
+    finally:
+        goes_on.cancel()
+        goes_on.join()
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_an_effect_waits_for_a_server_that_takes_no_writes(own_redis: Server) -> None:

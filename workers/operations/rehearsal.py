@@ -141,10 +141,10 @@ class RehearsedEffects:
         self._once = {name.decode(): mark for name, mark in once.items()}
         self._written: dict[tuple[str, str], bytes | None] = {}
 
-    def begin(self, place: str, field: str, item: str, *, in_doubt: str) -> list[Any]:  # noqa: ARG002  as Effects has it
+    def begin(self, place: str, field: str, item: str, *, in_doubt: str, word: str = "") -> list[Any]:  # noqa: ARG002
         mark = self._written.get((place, field)) or self._once.get(field) or self._stored.read(place, field) or b""
-        word, _, result = mark.partition(b" ")
-        if word != b"done":
+        state, _, result = mark.partition(b" ")
+        if state != b"done":
             return ["go", b""]
         _add(self._result.skipped, {"mark": field, "result": orjson.loads(result)})
         return ["done", result]

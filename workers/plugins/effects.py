@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -15,6 +16,7 @@ from weakref import WeakValueDictionary
 
 import orjson
 
+from receiver import logs
 from receiver.inbox.effect_store import EffectStoreAway
 from workers.plugins.exceptions import Busy, Fail
 from workers.storeapi.exact_json import has_infinite
@@ -24,10 +26,11 @@ Scope = Literal["event", "resource", "store"]
 InDoubt = Literal["run", "fail"]
 UNDER_WAY_DELAY = 1.0
 AWAY_PAUSE = 0.1
-"""Between two tries to note what has become of an effect, while the server is away."""
+"""Seconds between two tries, while the server is away."""
 LAST_SECOND = 1.0
 """With less time left, a run ends and is repeated, before its timeout counts as an attempt."""
 IN_DOUBT = "is in doubt: "
+log = logs.get("child")
 _Key = tuple[asyncio.AbstractEventLoop, str, str]
 _locks = WeakValueDictionary[_Key, asyncio.Lock]()
 """Of the effects that an async handler performs at this moment: it may ask for the same effect twice at once."""
@@ -45,7 +48,7 @@ class EffectUnderWay(Busy):
 class Effects(Protocol):
     """Where marks and state are stored: an EffectStore of the inbox, or LocalEffects. A place names a key."""
 
-    def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]: ...
+    def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt, word: str = "") -> list[Any]: ...
     def end(self, place: str, field: str, item: str, result: bytes) -> None: ...
     def clear(self, place: str, field: str, mark: bytes) -> None: ...
     def read(self, place: str, name: str) -> bytes | None: ...
@@ -58,8 +61,8 @@ class Effect:
     """One effect of `ctx.once`: call and store the result, or return the stored result. A call that raises has not
     happened.
 
-    If the server goes away meanwhile, what has become of the call is known in this process only: it waits for the
-    server as long as the run may take.
+    If the server goes away meanwhile, only this process knows what has become of the call: it waits for the server as
+    long as the run may take.
     """
 
     effects: Effects
@@ -73,7 +76,7 @@ class Effect:
         with _making_lock:
             lock = _thread_locks.setdefault((self.place, self.field), threading.RLock())
         with lock:
-            is_done, found = self._begin()
+            is_done, found = self._known(self._reached(self._begin()))
             if is_done:
                 return cast(T, found)
             try:
@@ -85,28 +88,24 @@ class Effect:
                         "await ctx.once(key, function, ...)"
                     )
             except Exception:
-                while not self._cleared(found):
-                    time.sleep(AWAY_PAUSE)
+                self._reached(self._clear(found))
                 raise
             stored, fault = _as_stored(result)
-            while not self._ended(stored):
-                time.sleep(AWAY_PAUSE)
+            self._reached(self._end(stored))
             return cast(T, self._returned(stored, fault))
 
     async def once_awaited(self, call: Callable[[], Awaitable[T]]) -> T:
         async with self._alone():
-            is_done, found = self._begin()
+            is_done, found = self._known(await self._reached_awaited(self._begin()))
             if is_done:
                 return cast(T, found)
             try:
                 result = await call()
             except Exception:
-                while not self._cleared(found):
-                    await asyncio.sleep(AWAY_PAUSE)
+                await self._reached_awaited(self._clear(found))
                 raise
             stored, fault = _as_stored(result)
-            while not self._ended(stored):
-                await asyncio.sleep(AWAY_PAUSE)
+            await self._reached_awaited(self._end(stored))
             return cast(T, self._returned(stored, fault))
 
     @asynccontextmanager
@@ -123,42 +122,82 @@ class Effect:
             finally:
                 _held.set(held)
 
-    def _begin(self) -> tuple[bool, Any]:
+    def _begin(self) -> Callable[[], list[Any]]:
+        word = secrets.token_hex(4)
+        return lambda: self.effects.begin(self.place, self.field, self.item, in_doubt=self.in_doubt, word=word)
+
+    def _end(self, result: bytes) -> Callable[[], None]:
+        return lambda: self.effects.end(self.place, self.field, self.item, result)
+
+    def _clear(self, mark: bytes) -> Callable[[], None]:
+        return lambda: self.effects.clear(self.place, self.field, mark)
+
+    def _reached(self, ask: Callable[[], T]) -> T:
+        """Ask the server, again and again while it is away and there is time for another try."""
+        wait = _Wait(self)
+        while True:
+            try:
+                return ask()
+            except EffectStoreAway:
+                if not wait.goes_on():
+                    raise
+            time.sleep(AWAY_PAUSE)
+
+    async def _reached_awaited(self, ask: Callable[[], T]) -> T:
+        """The same. Each further try is in a thread, since a server that hangs is asked for seconds."""
+        wait = _Wait(self)
+        try:
+            return ask()
+        except EffectStoreAway:
+            if not wait.goes_on():
+                raise
+        while True:
+            await asyncio.sleep(AWAY_PAUSE)
+            try:
+                return await asyncio.to_thread(ask)
+            except EffectStoreAway:
+                if not wait.goes_on():
+                    raise
+
+    def _known(self, answer: list[Any]) -> tuple[bool, Any]:
         """Whether it has happened; then its result, else the mark that it begins."""
-        answer, *rest = self.effects.begin(self.place, self.field, self.item, in_doubt=self.in_doubt)
-        if answer == "done":
+        word, *rest = answer
+        if word == "done":
             return True, orjson.loads(rest[0])
-        if answer == "busy":
+        if word == "busy":
             raise EffectUnderWay(f"another run is performing {self.field}", after=UNDER_WAY_DELAY)
-        if answer == "doubt":
+        if word == "doubt":
             raise Fail(
                 f"{self.field} {IN_DOUBT}an attempt ended before its result was stored; check whether it happened, "
                 "then drop the failure, or make the call again: `storehooks events replay ID --handler H --again`"
             )
         return False, rest[0]
 
-    def _ended(self, result: bytes) -> bool:
-        """Store a result; False if the server is away and there is time for another try."""
-        return self._noted(lambda: self.effects.end(self.place, self.field, self.item, result))
-
-    def _cleared(self, mark: bytes) -> bool:
-        """Remove the mark of a call that raised; False as above."""
-        return self._noted(lambda: self.effects.clear(self.place, self.field, mark))
-
-    def _noted(self, note: Callable[[], None]) -> bool:
-        try:
-            note()
-        except EffectStoreAway:
-            if time.monotonic() > self.deadline - LAST_SECOND:
-                raise
-            return False
-        return True
-
     def _returned(self, stored: bytes, fault: str) -> Any:
         """A result as every later call will get it: a tuple is a list in JSON."""
         if fault:
             raise Fail(f"{self.field} was done, but its result is not JSON: {fault}")
         return orjson.loads(stored)
+
+
+class _Wait:
+    """Whether to wait for a server that is away."""
+
+    def __init__(self, effect: Effect) -> None:
+        self._effect = effect
+        self._tried = time.monotonic()
+        self._is_logged = False
+
+    def goes_on(self) -> bool:
+        """After a try without an answer: whether there is time for another that takes as long."""
+        now = time.monotonic()
+        took, self._tried = now - self._tried, now
+        if now + AWAY_PAUSE + took > self._effect.deadline - LAST_SECOND:
+            return False
+        if not self._is_logged:
+            log.warning("Redis is away; a run waits for it, to note what has become of an effect")
+            self._is_logged = True
+        return True
 
 
 def _as_stored(result: Any) -> tuple[bytes, str]:
@@ -213,7 +252,7 @@ class LocalEffects:
     def __init__(self, stored: Mapping[tuple[str, str], bytes] | None = None) -> None:
         self._stored: dict[tuple[str, str], bytes] = dict(stored or {})
 
-    def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt) -> list[Any]:  # noqa: ARG002
+    def begin(self, place: str, field: str, item: str, *, in_doubt: InDoubt, word: str = "") -> list[Any]:  # noqa: ARG002
         found = self._stored.get((place, field))
         return ["go", b""] if found is None else ["done", found]
 

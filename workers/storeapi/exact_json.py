@@ -14,6 +14,7 @@ import orjson
 
 from receiver.contract.records import Record
 
+NOT_JSON = (json.JSONDecodeError, UnicodeDecodeError)
 _INT64_LIMIT = 1 << 63
 
 
@@ -23,7 +24,9 @@ def loads(content: bytes) -> Any:
         return json.loads(content, parse_float=Decimal)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    except ArithmeticError:
+    except NOT_JSON:
+        raise
+    except (ArithmeticError, ValueError):  # Python reads integers of 4,300 digits
         raise ValueError("a number out of range") from None
 
 

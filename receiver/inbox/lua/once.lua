@@ -2,6 +2,7 @@
 -- once: mark that an effect begins, has ended, or did not happen; for `ctx.once`.
 -- ARGV  1 "begin", "end" or "clear"  2 place (o:...)  3 field  4 the run that does it  5 keep for (ms)
 --       begin: 6 for how long another run's mark means that it is at work (ms)  7 "run" or "fail": what to do in doubt
+--              8 a word of this call alone, or empty: a mark that has it is of a try whose answer was lost
 --       end:   6 result (JSON)
 --       clear: 6 the mark that `begin` returned
 -- begin returns {"go", mark}, {"done", result}, {"doubt"} (an attempt died between the call and its mark) or
@@ -33,14 +34,15 @@ return function()
   end
 
   local mark = redis.call('HGET', place, field)
-  local when, whose = string.match(mark or '', '^begun (%d+) (.*)$')
+  local when, whose, word = string.match(mark or '', '^begun (%d+) (%S*) ?(%S*)$')
   -- math.abs: a mark of the far future was written before the clock was set back.
   if whose ~= item and when and math.abs(NOW - tonumber(when)) < tonumber(ARGV[6]) then return { 'busy' } end
-  if not repeats_now(item) and mark then
+  local is_own = ARGV[8] ~= '' and word == ARGV[8]
+  if not repeats_now(item) and mark and not is_own then
     if string.sub(mark, 1, 5) == 'done ' then return { 'done', string.sub(mark, 6) } end
     if ARGV[7] == 'fail' then return { 'doubt' } end
   end
-  local begun = 'begun ' .. NOW .. ' ' .. item
+  local begun = 'begun ' .. NOW .. ' ' .. item .. ' ' .. ARGV[8]
   redis.call('HSET', place, field, begun)
   redis.call('PEXPIRE', place, ARGV[5])
   return { 'go', begun }

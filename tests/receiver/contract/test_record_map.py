@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import tomllib
+from datetime import UTC, datetime
 from decimal import Decimal, localcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from receiver import config
 from receiver.contract.compose import compose, in_store_shape
 from receiver.contract.diagnosis.detect import to_toml
 from receiver.contract.errors import ConfigError
+from receiver.contract.event import Event
 from receiver.contract.intake import receive
 from receiver.contract.record_map import FIELDS, RecordMap, set_at
 from receiver.contract.records import Customer, Order, OrderLine, Product, RecordError, make, record_of
@@ -584,3 +586,15 @@ def test_a_wrong_map_is_refused_with_its_line_and_the_fix(tmp_path: Path, line: 
 def test_the_standard_fields_are_properties_of_the_records() -> None:
     for kind, record in {"product": Product, "order": Order, "customer": Customer, "line": OrderLine}.items():
         assert all(isinstance(getattr(record, name), property) for name in FIELDS[kind])
+
+
+@pytest.mark.parametrize(
+    "number", ["1e-99999999999999999999", "0e99999999999999999999", "NaN", "Infinity", "-Infinity"]
+)
+@pytest.mark.parametrize("money", ["major", "minor"])
+def test_a_number_that_no_decimal_holds_is_no_amount(number: str, money: Literal["major", "minor"]) -> None:
+    body = b'{"id": 7, "total": %b, "currency": "EUR"}' % number.encode()
+    event = Event("id", "north", "order.paid", datetime.now(UTC), body, record_map=RecordMap(money=money))
+    assert isinstance(event.record, Order)
+    with pytest.raises(RecordError, match="total of this order is not an amount of money"):
+        _ = event.record.total

@@ -20,8 +20,11 @@ from receiver.inbox.queries.handlers import AbsentHandler
 from receiver.inbox.queries.health import Footprint, Heartbeat
 from receiver.inbox.redis.server_state import ServerState
 from receiver.inbox.subscription_checks import CheckResult
-from receiver.spool import StoreRefusals
+from receiver.spool import RESERVED_DISK_BYTES, StoreRefusals
 from workers.operations.host_spools import Host
+
+RESERVED_FILES = 100
+"""With less room for files on the disk, the spool may not get the few that it needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +140,16 @@ class HostFacts:
     """Files of the data directory that other users may read or change."""
     exposed: tuple[str, ...] = ()
     """Config files that contain a secret and are readable by all users of this machine."""
+
+    @property
+    def has_few_files(self) -> bool:
+        return self.free_files is not None and self.free_files < RESERVED_FILES
+
+    @property
+    def takes_deliveries(self) -> bool:
+        """Whether the spool can store a delivery on its disk."""
+        can_write = self.writable and not (self.read_only or self.hangs or self.write_fault)
+        return can_write and not self.has_few_files and self.free >= RESERVED_DISK_BYTES
 
 
 @dataclass(frozen=True)

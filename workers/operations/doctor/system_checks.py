@@ -15,7 +15,7 @@ from receiver.inbox.redis.server_state import is_nearly_full
 from receiver.process.process_files import restart_at_bind
 from receiver.spool import NEEDED_DISK_BYTES, REFUSED_FILE, RESERVED_DISK_BYTES
 from workers.operations.doctor.data_checks import changed_data
-from workers.operations.doctor.facts import Facts, HostFacts, ServerFacts, WebFacts
+from workers.operations.doctor.facts import Facts, ServerFacts, WebFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.operations.host_spools import Host, accepted
 
@@ -28,8 +28,6 @@ REFUSAL_FIXES = {
 REPLAYS_WITHOUT_ACL = {"Redis": (8, 6), "Valkey": (9, 1, 2)}
 """From these versions on, scripts' writes are replayed whatever `default` may do: Redis' notes of 8.6 list the fix
 (#14545). Of Valkey (#3984) 9.1.2 was tried; which releases of older lines have the fix is unknown."""
-RESERVED_FILES = 100
-"""With less room for files on the disk, the spool may not get the few that it needs."""
 DRAIN_SECONDS = 60.0
 """Within this time the spool normally drains."""
 
@@ -104,7 +102,7 @@ def check_server(facts: Facts) -> Iterator[Finding]:
 
 def _effect_of_fault(facts: Facts) -> str:
     """For this host. Others may reach the server."""
-    fault, usable = facts.server.fault, _uses_spool(facts) and _is_usable(facts.host)
+    fault, usable = facts.server.fault, _uses_spool(facts) and facts.host.takes_deliveries
     usable = usable and not any(web.stores_in == "nowhere" for web in facts.web)  # it knows better than this user
     web = "stores deliveries in the spool" if usable else "answers every delivery with 503"
     if fault and fault.only_workers:
@@ -237,12 +235,6 @@ def _clock_skew(server: ServerFacts) -> Iterator[Finding]:
 # Disk and spool
 
 
-def _is_usable(host: HostFacts) -> bool:
-    """Whether the disk takes a delivery."""
-    takes_files = not host.write_fault and (host.free_files is None or host.free_files >= RESERVED_FILES)
-    return host.writable and takes_files and not (host.read_only or host.hangs) and host.free >= RESERVED_DISK_BYTES
-
-
 def _unseen(facts: Facts) -> str:
     """What a nearly full or read-only disk hides."""
     if not facts.config.receiver.refused or (facts.host.free >= NEEDED_DISK_BYTES and not facts.host.read_only):
@@ -277,8 +269,8 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
             f"{size(host.free)} free at {host.data_dir}: if the server is unreachable, every delivery is answered 503"
         )
         yield fail("disk", text, _unseen(facts), fix=f"free disk space, or change {place}")
-    elif _uses_spool(facts) and not _is_usable(host):
-        few = host.free_files is not None and host.free_files < RESERVED_FILES
+    elif _uses_spool(facts) and not host.takes_deliveries:
+        few = host.has_few_files
         room = f"room for {counted(host.free_files or 0, 'more file')}" if few else f"no new file ({host.write_fault})"
         text = f"{room} at {host.data_dir}: if the server is unreachable, every delivery is answered 503"
         fix = f"delete files on its disk (`df -i` shows how many it may have), or change {place}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
@@ -63,6 +64,7 @@ class PluginHooks:
             log=logging.getLogger(f"{plugin.name}.erase"),
             handler=f"{plugin.name}.erase",
             effects=effects,
+            deadline=time.monotonic() + AT_WORK_SECONDS,
             connect=lambda: self._client_of(subject.store),
         )
         answer = coroutines.finish(function(subject, context)) if function else None

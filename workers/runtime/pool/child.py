@@ -34,7 +34,7 @@ from workers.plugins.plugin_code import ValidatedCode
 from workers.plugins.router import FailedFunction, Handler, Router
 from workers.runtime.pool.child_handle import pack_message, pack_result, read_runs
 from workers.runtime.pool.echoes import Echoes
-from workers.runtime.pool.error_details import describe_error, error_line, shorten, storable, text_of
+from workers.runtime.pool.error_details import describe_error, error_line, exit_code_of, shorten, storable, text_of
 from workers.runtime.pool.late_arrivals import LateArrivals
 from workers.runtime.pool.lease_guard import LeaseGuard, SharedLease
 from workers.runtime.pool.run_limits import RunTimeout, TimeLimit, has_many_descriptors, raise_timeouts
@@ -219,12 +219,13 @@ class RunExecutor:
         returned = None
         try:
             with loaded.time_limit:
+                until = time.monotonic() + loaded.timeout
                 unmet = conditions.unmet_condition(handler.when, event)
                 ended = _skipped(unmet) if unmet else self._judge(run, event, handler)
                 if ended is None:
                     self._start(plugin)
                     with self._span_of(run, event) as span:
-                        context = self._context(run, event, loaded, span)
+                        context = self._context(run, event, loaded, until, span)
                         returned = self._coroutines.finish(handler.function(event, context))
         except BaseException as error:  # noqa: BLE001  handlers raise anything, CancelledError and SystemExit too
             self._error = error
@@ -238,13 +239,10 @@ class RunExecutor:
         return result
 
     def _end_if_copy(self, run: Run, error: BaseException | None) -> None:
-        """End this process if a handler forked it and let it return: it would report how the run ended while the
-        handler itself is under way, and take other runs."""
-        if os.getpid() == self._pid:
-            return
-        log.warning("a process that a handler forked came back from it and is ended", handler=run.handler)
-        wanted = error.code if isinstance(error, SystemExit) else None
-        os._exit(wanted if isinstance(wanted, int) else int(error is not None))
+        """End this process if a handler forked it and let it return: it would report the run's end, and take others."""
+        if os.getpid() != self._pid:
+            log.warning("a process that a handler forked came back from it and is ended", handler=run.handler)
+            os._exit(exit_code_of(error))
 
     def _judge(self, run: Run, event: Event, handler: Handler) -> RunResult | None:
         """How a run ends because of other events of its resource; None if the handler is to be called."""
@@ -269,7 +267,7 @@ class RunExecutor:
         logs.describe_work(lambda: _fields_of(run))
         try:
             with self._lease_of(run), loaded.time_limit:
-                context = self._context(run, event, loaded)
+                context = self._context(run, event, loaded, time.monotonic() + loaded.timeout)
                 context.once(
                     f"@router.failed {run.replays}",
                     lambda: self._coroutines.finish(function(event, context, error)) and None,
@@ -305,7 +303,7 @@ class RunExecutor:
             plugin.resource = self._coroutines.finish(returned, keep_tasks=True)
         plugin.started = True
 
-    def _context(self, run: Run, event: Event, loaded: LoadedHandler, span: str = "") -> Context:
+    def _context(self, run: Run, event: Event, loaded: LoadedHandler, until: float, span: str = "") -> Context:
         store, plugin = event.store, loaded.plugin
         if store not in plugin.settings:
             plugin.settings[store] = plugin_settings.build(self._config, plugin.router, store)
@@ -321,7 +319,7 @@ class RunExecutor:
             effects=loaded.effects,
             connect=lambda: self._client_of(store),
             log=loaded.log,
-            deadline=time.monotonic() + loaded.timeout,
+            deadline=until,
             stopped=self._stopped,
             span=span,
         )

@@ -77,3 +77,9 @@ def storable(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return value
     return shorten(value if isinstance(value, str) else text_of(value, repr))
+
+
+def exit_code_of(error: BaseException | None) -> int:
+    """The exit code with which Python would end after this."""
+    code = error.code if isinstance(error, SystemExit) else int(error is not None)
+    return code if isinstance(code, int) else int(code is not None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -19,7 +18,6 @@ from workers.storeapi import exact_json
 
 MAX_LINE = 1 << 20
 """Bytes. A longer line is refused and skipped, so that memory stays bounded for any file."""
-_NOT_JSON = (json.JSONDecodeError, UnicodeDecodeError)
 _NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,18})?")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -69,7 +67,7 @@ def _parse_object(line: bytes) -> tuple[dict[str, Any] | None, str]:
     try:
         value = exact_json.loads(line)
     except ValueError as error:
-        return None, "not JSON" if isinstance(error, _NOT_JSON) else str(error)
+        return None, "not JSON" if isinstance(error, exact_json.NOT_JSON) else str(error)
     return (value, "") if isinstance(value, dict) else (None, "not an object")
 
 

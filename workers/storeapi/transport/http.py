@@ -35,6 +35,8 @@ _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, h
 
 _pools: dict[_PoolKey, httpx2.Client] = {}
 _pools_lock = threading.Lock()
+_careless: set[str] = set()
+"""Servers that have sent more than an answer."""
 
 
 @dataclass(frozen=True)
@@ -119,28 +121,39 @@ def connection_pool(allow_private: AllowedPrivate, network: NetworkSettings, pro
 
 class _DirectPool(httpcore2.ConnectionPool):
     def create_connection(self, origin: httpcore2.Origin) -> httpcore2.ConnectionInterface:
-        return _ending_after_surplus(super().create_connection(origin))
+        return _ending_after_surplus(super().create_connection(origin), str(origin))
 
 
 class _ProxyPool(httpcore2.HTTPProxy):
     def create_connection(self, origin: httpcore2.Origin) -> httpcore2.ConnectionInterface:
-        return _ending_after_surplus(super().create_connection(origin))
+        return _ending_after_surplus(super().create_connection(origin), str(origin))
 
 
-def _ending_after_surplus(connection: httpcore2.ConnectionInterface) -> httpcore2.ConnectionInterface:
+def _ending_after_surplus(connection: httpcore2.ConnectionInterface, origin: str) -> httpcore2.ConnectionInterface:
     """Not used again if more came behind an answer than it should have: that would be the answer to the next request,
-    which may be another handler's."""
+    which may be another handler's. From then on no connection to that server is: next time it may come too late to be
+    seen."""
     has_expired = connection.has_expired
-    setattr(connection, "has_expired", lambda: has_expired() or _surplus_of(connection) != b"")  # noqa: B010  mypy
+
+    def is_spent() -> bool:
+        if origin not in _careless and _has_surplus(connection):
+            _careless.add(origin)
+        return origin in _careless or has_expired()
+
+    setattr(connection, "has_expired", is_spent)  # noqa: B010  mypy
     return connection
 
 
-def _surplus_of(connection: Any) -> bytes:
-    """What was read behind the last answer. The connections of httpcore2 contain each other, the last one h11's."""
+def _has_surplus(connection: Any) -> bool:
+    """Whether bytes were read behind the last answer. The connections of httpcore2 contain each other, the last one
+    h11's; and TLS within TLS has a buffer of its own."""
     while (inner := getattr(connection, "_connection", None)) is not None:
         connection = inner
     http11 = getattr(connection, "_h11_state", None)  # none while it is being opened
-    return b"" if http11 is None else bytes(http11.trailing_data[0])
+    if http11 is None:
+        return False
+    encrypted = getattr(getattr(connection._network_stream, "_stream", None), "_incoming", None)
+    return bool(http11.trailing_data[0]) or (encrypted is not None and encrypted.pending > 0)
 
 
 class _GuardedTransport(httpx2.HTTPTransport):
