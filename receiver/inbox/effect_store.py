@@ -6,12 +6,12 @@ A place is the name of a key without the prefix: `o:...` holds once marks, `st:.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from redis import Redis
 from redis.exceptions import ConnectionError as LostConnection
-from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
+from redis.exceptions import MasterDownError, NoPermissionError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
 
 from receiver.inbox import keys
@@ -25,24 +25,36 @@ class EffectStoreAway(LostConnection):
     """The server does not answer, or takes no writes now. That is not the handler's failure."""
 
 
+class EffectStoreRefused(ResponseError):
+    """The server's user may not do this now. If that stays so, the runs fail, which a person sees."""
+
+
 class EffectStore:
-    def __init__(self, client: Redis, *, keep: float, at_work: float) -> None:
-        """Marks are kept for `keep` seconds. A mark begun less than `at_work` seconds ago is of a run at work."""
+    def __init__(self, client: Redis, *, keep: float, at_work: float, replicas: int = 0) -> None:
+        """Marks are kept for `keep` seconds. A mark begun less than `at_work` seconds ago is of a run at work. So many
+        `replicas` must have the mark of an effect that may not be repeated, before its call."""
         self.client = client
+        self._replicas = replicas
         self._keep_ms = int(keep * 1000)
         self._at_work_ms = at_work * 1000
 
     def begin(self, place: str, field: str, item: str, *, in_doubt: str, word: str = "") -> list[Any]:
         """Mark that an effect begins. Returns what is known of it; see `lua/once.lua`. With the same `word` it can be
         repeated, if the answer to the first try was lost."""
-        return self._once("begin", place, field, item, self._at_work_ms, in_doubt, word)
+        replicas = self._replicas if in_doubt == "fail" else 0
+        try:
+            return self._once("begin", place, field, item, self._at_work_ms, in_doubt, word, replicas=replicas)
+        except script_runner.NotReplicatedError as error:
+            with suppress(RedisError):  # it was not called, so it is not in doubt
+                self.clear(place, field, f" {word}".encode())
+            raise EffectStoreAway(f"Redis has no replica for ctx.once: {error}") from error
 
     def end(self, place: str, field: str, item: str, result: bytes) -> None:
         """Mark that an effect has happened, with its result."""
         self._once("end", place, field, item, result)
 
     def clear(self, place: str, field: str, mark: bytes) -> None:
-        """Remove a mark: the effect did not happen."""
+        """Remove a mark, given whole or by its word: the effect did not happen."""
         self._once("clear", place, field, "", mark)
 
     def read(self, place: str, name: str) -> bytes | None:
@@ -68,9 +80,13 @@ class EffectStore:
                 raise ValueError(str(error)) from None
             raise
 
-    def _once(self, step: str, place: str, field: str, item: str, *more: Argument) -> list[Any]:
-        with _reached(self.client):
-            reply = script_runner.run_one(self.client, "once", step, place, field, item, self._keep_ms, *more)
+    def _once(self, step: str, place: str, field: str, item: str, *more: Argument, replicas: int = 0) -> list[Any]:
+        call = script_runner.ScriptCall("once", (step, place, field, item, self._keep_ms, *more))
+        try:
+            with _reached(self.client):
+                (reply,) = script_runner.run(self.client, [call], replicas=replicas)
+        except NoPermissionError as error:
+            raise EffectStoreRefused(f"Redis refuses ctx.once: {error}") from error
         return [reply[0].decode(), *reply[1:]]
 
 

@@ -10,17 +10,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from redis.exceptions import ResponseError
 
 from receiver.contract.event import Event
 from receiver.inbox import connect
-from receiver.inbox.effect_store import EffectStore, EffectStoreAway
-from tests.support.harness import Server, System, eventually, free_port
+from receiver.inbox.effect_store import EffectStore, EffectStoreAway, EffectStoreRefused
+from tests.support.harness import Server, System, eventually, free_port, own_server
 from workers.plugins.context import Context
 
 PLUGIN = """
@@ -180,3 +182,72 @@ def test_an_effect_waits_for_a_server_that_takes_no_writes(own_redis: Server) ->
     own_redis.client.replicaof("127.0.0.1", str(free_port()))
     with pytest.raises(EffectStoreAway, match="takes no writes"):
         ends.state.set("name", 1)
+
+
+def test_an_effect_waits_for_a_right_that_its_user_has_lost(own_redis: Server) -> None:
+    effects = EffectStore(own_redis.client, keep=60, at_work=60)
+    with connect(own_redis.url, timeout=2.0) as operator:
+        operator.acl_setuser("operator", enabled=True, passwords=["+secret"], categories=["+@all"], keys=["*"])
+        operator.execute_command("AUTH", "operator", "secret")
+        given_back = threading.Timer(0.3, operator.execute_command, ("ACL", "SETUSER", "default", "+fcall"))
+
+        def loses_right() -> str:
+            operator.execute_command("ACL", "SETUSER", "default", "-fcall")
+            given_back.start()
+            return "made"
+
+        assert context(effects, time.monotonic() + 20).once("effect", loses_right) == "made"
+        given_back.join()
+        operator.execute_command("ACL", "SETUSER", "default", "-fcall")
+        with pytest.raises(EffectStoreRefused, match=r"Redis refuses ctx\.once"):
+            context(effects, time.monotonic() + 1).once("another", lambda: "never made")
+
+
+def test_an_effect_waits_while_the_script_of_another_program_runs(own_redis: Server) -> None:
+    own_redis.client.config_set("busy-reply-threshold", 50)
+    effects = EffectStore(own_redis.client, keep=60, at_work=60)
+    with connect(own_redis.url, timeout=10.0) as other, ThreadPoolExecutor(1) as pool:
+
+        def in_the_meantime() -> str:
+            pool.submit(other.eval, BUSY_FOR_A_SECOND, 0)
+            eventually(lambda: is_busy(own_redis), what="the server refuses other commands")
+            return "made"
+
+        ends = context(effects, time.monotonic() + 20)
+        assert ends.once("effect", in_the_meantime) == "made"
+        assert ends.once("effect", lambda: "made again") == "made"
+
+
+BUSY_FOR_A_SECOND = """
+local function now() local t = redis.call('TIME'); return t[1] * 1000 + t[2] / 1000 end
+local began = now()
+while now() - began < 1000 do end
+"""
+
+
+def is_busy(server: Server) -> bool:
+    try:
+        server.client.exists("any")
+    except ResponseError as error:
+        return str(error).startswith("BUSY")
+    return False
+
+
+def test_an_effect_that_may_not_be_repeated_begins_only_when_a_replica_knows_it(
+    own_redis: Server, tmp_path: Path
+) -> None:
+    """With `ack = "replica"`: after a failover it was made again, and nothing showed it."""
+    effects = EffectStore(own_redis.client, keep=60, at_work=60, replicas=1)
+    with pytest.raises(EffectStoreAway, match="no replica"):
+        context(effects, time.monotonic() + 2).once("effect", lambda: "never made", in_doubt="fail")
+    port = free_port()
+    own_redis.client.config_set("port", port)
+    own_redis.client.config_set("repl-diskless-sync-delay", 0)
+    (tmp_path / "replica").mkdir()
+    with own_server(tmp_path / "replica", "--appendonly", "no", "--replicaof", f"127.0.0.1 {port}") as replica:
+
+        def mark() -> str:
+            return str(replica.client.hget("sh:o:event1", "shop.one|effect"))
+
+        made = context(effects, time.monotonic() + 20).once("effect", mark, in_doubt="fail")
+        assert made.startswith("b'begun ")

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import orjson
 
 from receiver import logs
-from receiver.inbox.effect_store import EffectStoreAway
+from receiver.inbox.effect_store import EffectStoreAway, EffectStoreRefused
 from workers.plugins.exceptions import Busy, Fail
 from workers.storeapi.exact_json import has_infinite
 
@@ -25,6 +25,7 @@ T = TypeVar("T")
 Scope = Literal["event", "resource", "store"]
 InDoubt = Literal["run", "fail"]
 UNDER_WAY_DELAY = 1.0
+AWAY = (EffectStoreAway, EffectStoreRefused)
 AWAY_PAUSE = 0.1
 """Seconds between two tries, while the server is away."""
 LAST_SECOND = 1.0
@@ -138,7 +139,7 @@ class Effect:
         while True:
             try:
                 return ask()
-            except EffectStoreAway:
+            except AWAY:
                 if not wait.goes_on():
                     raise
             time.sleep(AWAY_PAUSE)
@@ -148,14 +149,14 @@ class Effect:
         wait = _Wait(self)
         try:
             return ask()
-        except EffectStoreAway:
+        except AWAY:
             if not wait.goes_on():
                 raise
         while True:
             await asyncio.sleep(AWAY_PAUSE)
             try:
                 return await asyncio.to_thread(ask)
-            except EffectStoreAway:
+            except AWAY:
                 if not wait.goes_on():
                     raise
 

@@ -4,7 +4,7 @@
 --       begin: 6 for how long another run's mark means that it is at work (ms)  7 "run" or "fail": what to do in doubt
 --              8 a word of this call alone, or empty: a mark that has it is of a try whose answer was lost
 --       end:   6 result (JSON)
---       clear: 6 the mark that `begin` returned
+--       clear: 6 the mark that `begin` returned, or its end: a space and the word
 -- begin returns {"go", mark}, {"done", result}, {"doubt"} (an attempt died between the call and its mark) or
 --       {"busy"} (another run is at work on it)
 
@@ -24,7 +24,8 @@ return function()
 
   if ARGV[1] == 'clear' then
     -- Only its own mark: a run that was stopped past its lease must not undo what the next attempt began or ended.
-    if redis.call('HGET', place, field) == ARGV[6] then redis.call('HDEL', place, field) end
+    local mark = redis.call('HGET', place, field)
+    if mark and string.sub(mark, -#ARGV[6]) == ARGV[6] then redis.call('HDEL', place, field) end
     return { 'ok' }
   end
   if ARGV[1] == 'end' then

@@ -68,12 +68,14 @@ def test_refused_rows_are_reported_with_their_number_and_reason(sandbox: Sandbox
         '{"name": "Row 5", "price": "2.00"}',
         '{"name": "Row 6", "price": 1e-99999999999999999999}',
         "[" * 100_000,
+        '{"name": "Row \\ud83d", "price": "2.00"}',
+        '{"name": "Row \\ud83d\\ude00", "price": "2.00"}',
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(lines))
     importer = Importer(sandbox.client(), "products", path, batch_size=2)
     done = importer.run()
-    assert (done.rows, done.accepted, done.refused) == (8, 2, 6)
+    assert (done.rows, done.accepted, done.refused) == (10, 3, 7)
     report = [json.loads(line) for line in importer.report_file.read_text().splitlines()]
     assert [(one["row"], one["error"]) for one in report] == [
         (2, "not JSON"),
@@ -82,9 +84,10 @@ def test_refused_rows_are_reported_with_their_number_and_reason(sandbox: Sandbox
         (5, "the line is longer than 1,048,576 bytes"),
         (7, "a number out of range"),
         (8, "nested too deeply"),
+        (9, "half a character: \\ud800 to \\udfff stand in pairs only"),
     ]
     assert report[1]["record"] == {"name": "Row 2", "price": "expensive"}
-    assert imported(sandbox) == {"Row 0": 1, "Row 5": 1}
+    assert imported(sandbox) == {"Row 0": 1, "Row 5": 1, "Row \U0001f600": 1}
 
 
 def test_a_bad_csv_line_affects_only_that_line(tmp_path: Path) -> None:

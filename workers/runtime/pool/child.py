@@ -326,7 +326,8 @@ class RunExecutor:
 
     def _effects_for(self, timeout: float) -> Effects:
         """Where effects are recorded; the connection is made in this process, when first used."""
-        return EffectStore(self._redis, keep=self._config.retention.once, at_work=timeout + EFFECT_GRACE)
+        at_work, replicas = timeout + EFFECT_GRACE, int(self._config.redis.ack == "replica")
+        return EffectStore(self._redis, keep=self._config.retention.once, at_work=at_work, replicas=replicas)
 
     def _client_of(self, store: str) -> Client:
         """The client of a store's API, made at its first use and reused as long as this process lives."""

@@ -65,10 +65,21 @@ def _parse_object(line: bytes) -> tuple[dict[str, Any] | None, str]:
     if len(line) > MAX_LINE:
         return None, f"the line is longer than {MAX_LINE:,} bytes"
     try:
-        value = exact_json.loads(line)
+        value = _json_value(line)
     except ValueError as error:
         return None, "not JSON" if isinstance(error, exact_json.NOT_JSON) else str(error)
     return (value, "") if isinstance(value, dict) else (None, "not an object")
+
+
+def _json_value(text: bytes) -> Any:
+    """Raises ValueError also for half a character (`\\ud800` alone), which could not be sent."""
+    value = exact_json.loads(text)
+    if b"\\u" in text:
+        try:
+            exact_json.dumps(value)
+        except TypeError:
+            raise ValueError("half a character: \\ud800 to \\udfff stand in pairs only") from None
+    return value
 
 
 def _csv_rows(file: BinaryIO, start: int, number: int, types: Mapping[str, str]) -> Iterator[ImportRow]:
@@ -117,7 +128,7 @@ def _converted(cell: str, kind: str) -> Any:
     if kind == "flag" and cell.lower() in _FLAGS:
         return _FLAGS[cell.lower()]
     if kind in ("object", "list"):
-        value = exact_json.loads(cell.encode())
+        value = _json_value(cell.encode())
         if isinstance(value, dict if kind == "object" else list):
             return value
     if kind in ("amount", "number") and _NUMBER.fullmatch(cell):
