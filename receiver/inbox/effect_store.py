@@ -31,8 +31,8 @@ class EffectStoreRefused(ResponseError):
 
 class EffectStore:
     def __init__(self, client: Redis, *, keep: float, at_work: float, replicas: int = 0) -> None:
-        """Marks are kept for `keep` seconds. A mark begun less than `at_work` seconds ago is of a run at work. So many
-        `replicas` must have the mark of an effect that may not be repeated, before its call."""
+        """Marks are kept for `keep` seconds. A mark begun less than `at_work` seconds ago is of a run at work. This
+        number of `replicas` must have the mark of an effect that may not be repeated, before its call."""
         self.client = client
         self._replicas = replicas
         self._keep_ms = int(keep * 1000)
