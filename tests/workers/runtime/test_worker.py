@@ -315,7 +315,7 @@ router = Router("shop")
 def file(name):
     return os.path.join(os.path.dirname(__file__), name)
 
-@router.on("order.*", retries=0)
+@router.on("order.*", retries=0, timeout=6)
 def export(event, ctx):
     open(file("begun"), "w").close()
     while not os.path.exists(file("away")):
@@ -335,7 +335,7 @@ def test_an_outage_inside_ctx_once_costs_no_attempt(make_system: Callable[..., S
     eventually((shop.plugin.parent / "begun").exists, what=shop.log("worker"))
     own_redis.kill()
     (shop.plugin.parent / "away").touch()
-    eventually((shop.plugin.parent / "tried").exists, what="ctx.once met the outage")
+    eventually((shop.plugin.parent / "tried").exists, what="ctx.once has given up, before the timeout")
     own_redis.start()
     assert shop.settled(event_id) == "settled"
     assert shop.run_of(event_id, "shop.export").attempts == 1
