@@ -121,6 +121,8 @@ def kill_often(system: System, command: str, path: Path, size: Callable[[], int]
             return kills
         process.kill()
         kills += 1
+        if command == "export" and "wrote " in system.log(command):
+            return kills  # it had ended before the kill, and would be refused now
 
 
 def move_all(system: System) -> None:
