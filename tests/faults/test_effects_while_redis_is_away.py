@@ -132,7 +132,7 @@ def test_a_server_that_hangs_ends_the_run_before_its_timeout(own_redis: Server) 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
 def test_an_effect_that_was_never_called_is_not_in_doubt(own_redis: Server, is_async: bool) -> None:
-    """The server hung, and performed later what nobody waited for any more."""
+    """The server hangs. When it goes on, it stores the first mark of a call that was given up."""
     effects = EffectStore(connect(own_redis.url, timeout=0.5), keep=60, at_work=60)
     ends = context(effects, time.monotonic() + 20)
     made = []

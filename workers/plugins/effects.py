@@ -88,7 +88,7 @@ class Effect:
                         f"{self.field} is async; give ctx.once the `async def` function itself, and await it: "
                         "await ctx.once(key, function, ...)"
                     )
-            except Exception:
+            except Exception:  # whatever it is, the effect has not happened
                 self._reached(self._clear(found))
                 raise
             stored, fault = _as_stored(result)
@@ -102,7 +102,7 @@ class Effect:
                 return cast(T, found)
             try:
                 result = await call()
-            except Exception:
+            except Exception:  # the same
                 await self._reached_awaited(self._clear(found))
                 raise
             stored, fault = _as_stored(result)

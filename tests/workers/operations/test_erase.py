@@ -196,7 +196,7 @@ def test_a_value_is_found_however_it_is_written(marked: System, written: str) ->
 
 @pytest.mark.parametrize("customer", [77, 88], ids=["in an event of the person", "in an event of another one"])
 def test_a_number_that_no_decimal_holds_does_not_end_an_erasure(marked: System, customer: int) -> None:
-    """Nobody could be erased whose id was in such an event. And what a plugin printed stood before the JSON."""
+    """The command ended with a traceback. And the output of a plugin does not mix with the JSON."""
     given = marked.delivery("order.paid", data={"id": 1, "total": "TOTAL", "note": 77, "customer": {"id": customer}})
     for number, total in enumerate((b"1e-99999999999999999999", b"0e99999999999999999999")):
         body = given.event.body.replace(b'"TOTAL"', total)

@@ -125,7 +125,7 @@ def test_retries_of_faults_are_limited(sandbox: SandboxRun) -> None:
     """A call ends after six faults, or earlier when the next pause would pass the deadline."""
     sandbox.misbehave(fault=1)
     started = time.monotonic()
-    with pytest.raises((ServerError, Unreachable)):  # on a busy machine the deadline may pass within a try
+    with pytest.raises(ServerError):
         sandbox.client(timeout=2).products.get(1)
     assert 2 <= len(statuses(sandbox)) <= 6
     assert time.monotonic() - started < 6
