@@ -19,6 +19,8 @@ from typing import ClassVar
 
 from receiver.process.standard_streams import open_closed_streams
 
+ENDED_BY = (signal.SIGTERM, signal.SIGINT)
+"""The signals that end a process of ours, unless it handles them."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _TIME = struct.Struct("d")
@@ -47,7 +49,7 @@ def begin_start() -> None:
     Standard streams that are closed become /dev/null."""
     open_closed_streams()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDED_BY:
         signal.signal(number, lambda *_: os._exit(0))
 
 
@@ -78,8 +80,9 @@ def isolate_child(parent: int, *, keep_open: Iterable[int] = ()) -> None:
     os.setsid()
     die_with_parent(parent)
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+    for number in (*ENDED_BY, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDED_BY)
     signal.signal(signal.SIGHUP, lambda *_: None)  # if it were ignored, a handler's own subprocesses would inherit that
     kept = {0, 1, 2, *keep_open}
     for descriptor in map(int, os.listdir("/proc/self/fd")):

@@ -24,7 +24,8 @@ from workers.console.web_process import ConsoleServer, read_again
 from workers.processes import begin_start, reap_orphans_if_first
 from workers.runtime.supervisor import Program, Supervisor
 
-STOP_SECONDS = 8.0
+STOP_SECONDS = 6.0
+"""For its processes. `storehooks dev` kills the console after 8 s, which would leave its old findings."""
 WEB = "console web"
 
 log = logs.get("console")

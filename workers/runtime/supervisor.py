@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from receiver.config import Config
 from workers.plugins.validation_process import LOAD_SECONDS, ValidatedPlugins
-from workers.processes import Signals, SignOfLife, describe_exit, isolate_child, name_process, wait_for_exit
+from workers.processes import ENDED_BY, Signals, SignOfLife, describe_exit, isolate_child, name_process, wait_for_exit
 
 STEADY_SECONDS = 5.0
 """A process that ran this long is restarted without a pause."""
@@ -91,7 +91,8 @@ class Supervisor:
     def start(self, program: Program, restarts: int = 0) -> None:
         sys.stdout.flush()
         parent, sign = os.getpid(), SignOfLife(self._awaited.get(program.name))
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # in the child, until it has a handler
+        # A child has our handlers at first, which would keep a signal to themselves; HUP waits until it has its own.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, *ENDED_BY})
         pid = os.fork()
         if pid == 0:
             _run_and_exit(program, parent, sign)
