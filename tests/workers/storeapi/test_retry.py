@@ -17,7 +17,7 @@ from tests.workers.conftest import AUTH, SandboxRun
 from tests.workers.storeapi.test_auth import call_at_once
 from workers.storeapi import Client, client_for_store
 from workers.storeapi.call_counts import CallCounts, calls_by_status
-from workers.storeapi.errors import RateLimited, ResourceNotFound, ServerError, Unreachable
+from workers.storeapi.errors import RateLimited, ResourceNotFound, ServerError, StatusError, Unreachable
 from workers.storeapi.transport.rate_limit import LocalRateLimiter, SharedRateLimiter
 from workers.storeapi.transport.retry import retry_after
 
@@ -129,6 +129,17 @@ def test_retries_of_faults_are_limited(sandbox: SandboxRun) -> None:
         sandbox.client(timeout=2).products.get(1)
     assert 2 <= len(statuses(sandbox)) <= 6
     assert time.monotonic() - started < 6
+
+
+@pytest.mark.parametrize(("status", "error"), [("503 Unavailable", ServerError), ("429 Slow Down", RateLimited)])
+def test_a_call_is_not_repeated_when_it_has_no_time_for_an_answer(status: str, error: type[StatusError]) -> None:
+    """Its timeout would hide what the store has answered."""
+    server = RawServer(f"HTTP/1.1 {status}\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n".encode())
+    with pytest.raises(error) as caught:
+        Client(server.url, token="t", allow_private=True, timeout=1.2).products.get(1)
+    assert caught.value.retry_after == 1
+    assert len([one for one in server.received if one]) == 1
+    server.close()
 
 
 def test_a_dropped_connection_is_retried_only_where_that_is_safe(sandbox: SandboxRun) -> None:

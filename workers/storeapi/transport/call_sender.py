@@ -17,6 +17,8 @@ from workers.storeapi.transport.rate_limit import SLACK, RateLimiter
 from workers.storeapi.transport.retry import MAX_FAULTS, backoff, is_fault, retry_after
 
 SHORTEST_SECRET = 8
+SHORTEST_TRY = 0.25
+"""Seconds. A try that has less would end in a timeout, which hides what the store has answered before."""
 MAX_MISSED_SLOTS = 5
 """Number of slots a call may miss by waking up late. After that it is sent anyway."""
 
@@ -159,8 +161,7 @@ class CallSender:
         """No response. A retry is safe if the store cannot have the call, or if doing it twice does no harm."""
         retries.faults += 1
         pause = backoff(retries.faults - 1)
-        late = time.monotonic() + pause >= call.until
-        if late or retries.faults >= MAX_FAULTS or (error.sent and not call.retry_safe):
+        if _is_late(call, pause) or retries.faults >= MAX_FAULTS or (error.sent and not call.retry_safe):
             raise error
         time.sleep(pause)
 
@@ -181,9 +182,14 @@ class CallSender:
         else:
             raise error
         error.retry_after = pause if after is None else after
-        if time.monotonic() + pause >= call.until:
+        if _is_late(call, pause):
             raise error
         if response.status == 429 and after != 0:
             self._store_limit.limiter.pause(pause)  # for every process: the store counts the calls of all of them
         else:
             time.sleep(pause)  # "Retry-After: 0" is for this call alone; the backoff still spaces its repeats
+
+
+def _is_late(call: ApiCall, pause: float) -> bool:
+    """Whether the call's time would be over soon after this pause."""
+    return time.monotonic() + pause + SHORTEST_TRY >= call.until
