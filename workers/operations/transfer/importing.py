@@ -88,6 +88,8 @@ class DataImporter:
     def _take(self, line: Mapping[str, Any], number: int, now: float) -> None:
         kind, *_ = line
         is_new = number > self._brought
+        if self._events and kind != "event":
+            self._write_waiting(number - 1)
         if kind == "event":
             readable = self._readable(line, now)
             self._events += readable if is_new else ()
@@ -119,7 +121,8 @@ class DataImporter:
         return [event]
 
     def _write_waiting(self, number: int) -> None:
-        """`number`: of the last line that was read, which is noted in the same step."""
+        """`number`: of the last line that was read, which is noted in the same step. So events and values are never
+        written together: the import may end between the two steps."""
         events, values, self._events, self._values = self._events, self._values, [], []
         brought = Brought(self._export, number)
         if events:

@@ -20,6 +20,7 @@ from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import learned_secret
 from receiver.inbox.known_data import accept_data
+from receiver.inbox.redis import script_runner
 from receiver.inbox.transferred_data import Transfer
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import OTHER_SECRET, Server, System
@@ -27,7 +28,7 @@ from tests.support.postgres import needs_postgres, postgres_server
 from workers.history.past_events import HistoryDatabase
 from workers.history.postgres_history import PostgresHistory
 from workers.history.sqlite_history import SqliteHistory
-from workers.operations.transfer import export_file
+from workers.operations.transfer import export_file, importing
 from workers.operations.transfer.export_file import ExportEnd, ExportHeader
 from workers.operations.transfer.exporting import DataExporter
 from workers.operations.transfer.importing import DataImporter, read_summary
@@ -204,6 +205,51 @@ def test_what_was_resumed_deleted_or_replayed_since_is_not_imported_again(
     assert (again["new"], again["known"], again["paused"], again["values"]) == (0, 1, 0, 0)
     assert other.administration.paused() == set()
     assert other.client.exists("sh:st:shop:north", keys.ONCE + event_id) == 0
+
+
+def test_an_import_that_ends_before_any_of_its_steps_goes_on_with_what_is_missing(
+    system: System, other: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at_once in ("EVENTS_AT_ONCE", "VALUES_AT_ONCE"):
+        monkeypatch.setattr(importing, at_once, 2)
+    for _ in range(3):
+        settle(system)
+    places = ["o:r:north:order:1001:mail", "o:s:north:mail", "o:s:north:label"]
+    for place in places:
+        mark(system, place, is_done=True)
+    EffectStore(system.client, keep=3600, at_work=60).write("st:shop:north", "cursor", b"7")
+    export(system, tmp_path / "all.gz")
+    real, steps = script_runner.run_one, [0]
+
+    def run_until(last: int) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            steps[0] += 1
+            if steps[0] > last:
+                raise ConnectionError
+            return real(*arguments)
+
+        return run
+
+    import_into(other, tmp_path / "all.gz")
+    wanted, number = kept(other), 0
+    while steps[0] >= number:  # until the import has fewer steps
+        other.client.flushall()
+        steps[0] = 0
+        monkeypatch.setattr(script_runner, "run_one", run_until(number))
+        with suppress(ConnectionError):
+            import_into(other, tmp_path / "all.gz")
+        monkeypatch.setattr(script_runner, "run_one", real)
+        import_into(other, tmp_path / "all.gz")
+        assert kept(other) == wanted, number
+        number += 1
+    assert number > 5
+    assert [is_done(other, place) for place in places] == [True] * 3
+
+
+def kept(system: System) -> tuple[Any, set[str], int]:
+    """What is in a server: its counters, the keys of kept values, and the number of events."""
+    values = {one.key for one in Transfer(system.client).kept_values()}
+    return counts(system), values, system.client.zcard(keys.INDEX)
 
 
 def test_an_erased_event_stays_erased(system: System, other: System, tmp_path: Path) -> None:
