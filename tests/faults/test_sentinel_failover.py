@@ -16,6 +16,7 @@ from receiver.inbox.redis import embedded_server
 from receiver.inbox.redis.connecting import check, socket_path
 from receiver.inbox.redis.polled_connection import PolledConnection
 from receiver.inbox.redis.server_faults import describe
+from receiver.inbox.redis.timed_connections import TimedPrimaryTlsConnection
 from tests.receiver.spool.test_spool import HELLO, spooled
 from tests.support.harness import Process, Server, System, eventually, own_server
 from tests.support.load import Load
@@ -38,7 +39,7 @@ def test_with_sentinels_the_url_gives_user_database_and_tls() -> None:
     how = client.connection_pool.connection_kwargs
     assert (how["username"], how["password"], how["db"], how["ssl_ca_certs"]) == ("me", "secret", 3, "ca.pem")
     assert "host" not in how
-    assert client.connection_pool.connection_class.__name__ == "SentinelManagedSSLConnection"
+    assert client.connection_pool.connection_class is TimedPrimaryTlsConnection
     asked = [one.connection_pool.connection_kwargs for one in client.connection_pool.sentinel_manager.sentinels]
     assert [(one["host"], one["port"]) for one in asked] == [("a", 26379), ("::1", 26380)]
     assert describe(client) == "shop (by its sentinels)"

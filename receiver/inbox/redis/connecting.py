@@ -28,6 +28,12 @@ from receiver.inbox import keys
 from receiver.inbox.redis.needed_commands import QUESTION, unknown_commands
 from receiver.inbox.redis.server_faults import ServerFault, describe, fault_of_error, fault_of_unknown, user_of
 from receiver.inbox.redis.server_state import ServerState, read_state
+from receiver.inbox.redis.timed_connections import (
+    TimedConnection,
+    TimedPrimaryConnection,
+    TimedPrimaryTlsConnection,
+    TimedTlsConnection,
+)
 
 OLDEST_VERSION = (7, 0)
 SENTINEL_SECONDS = 0.25
@@ -118,7 +124,9 @@ def server_url(url: str, data_dir: Path) -> str:
 
 def connect(url: str, *, timeout: float, ca_file: str = "") -> Redis:
     """A client that fails after `timeout` seconds and never repeats a write by itself. It connects on first use."""
-    return Redis.from_url(url, **_timeouts(timeout), **_tls_options(url, ca_file))
+    timed = {"redis": TimedConnection, "rediss": TimedTlsConnection}.get(url.partition("://")[0])
+    given = {"connection_class": timed} if timed else {}
+    return Redis.from_url(url, **given, **_timeouts(timeout), **_tls_options(url, ca_file))
 
 
 def connect_to(given: RedisSettings, *, timeout: float) -> Redis:
@@ -136,6 +144,9 @@ def connect_to(given: RedisSettings, *, timeout: float) -> Redis:
     to_sentinels = {**_timeouts(min(timeout, SENTINEL_SECONDS)), **tls, "password": password or None}
     named = [_host_and_port(address) for address in given.sentinels]
     sentinel = Sentinel(named, sentinel_kwargs=to_sentinels)
+    for one in sentinel.sentinels:
+        one.connection_pool.connection_class = TimedTlsConnection if is_tls else TimedConnection
+    how["connection_class"] = TimedPrimaryTlsConnection if is_tls else TimedPrimaryConnection
     primary: Redis = sentinel.master_for(
         given.sentinel_name, connection_pool_class=SentinelPool, **how, **_timeouts(timeout), **tls
     )

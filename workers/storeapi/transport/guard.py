@@ -6,10 +6,7 @@ before would be another lookup, and DNS could give another address the second ti
 
 from __future__ import annotations
 
-import queue
-import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -18,6 +15,7 @@ from typing import Any
 
 import httpcore2
 
+from receiver.process.name_lookup import look_up
 from workers.storeapi.errors import UnsafeAddress
 
 AllowedPrivate = bool | tuple[str, ...]
@@ -102,24 +100,13 @@ class GuardedBackend(httpcore2.NetworkBackend):
 
 
 def resolve(host: str, port: int, timeout: float) -> list[str]:
-    """Every address of a host name. The system's lookup has no timeout, so it runs in a thread of its own."""
-    answer: queue.Queue[list[str] | OSError] = queue.Queue(1)
-
-    def look_up() -> None:
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            answer.put(list(dict.fromkeys(str(one[4][0]) for one in found)))
-        except OSError as error:
-            answer.put(error)
-
-    threading.Thread(target=look_up, daemon=True).start()
+    """Every address of a host name."""
     try:
-        found = answer.get(timeout=timeout)
-    except queue.Empty:
+        return look_up(host, port, timeout)
+    except TimeoutError:
         raise httpcore2.ConnectTimeout(f"the lookup of {host} timed out") from None
-    if isinstance(found, OSError):
-        raise httpcore2.ConnectError(f"{host} cannot be resolved: {found.strerror or found}")
-    return found
+    except OSError as error:
+        raise httpcore2.ConnectError(f"{host} cannot be resolved: {error.strerror or error}") from None
 
 
 class _TimedStream(httpcore2.NetworkStream):
