@@ -92,6 +92,19 @@ class Seal:
         return opened
 
 
+def count_valid(sealed: Mapping[str, bytes], now: float) -> int:
+    """How many have not ended, whichever key they are sealed under."""
+    return sum(_is_valid(blob, now) for blob in sealed.values())
+
+
+def _is_valid(blob: bytes, now: float) -> bool:
+    try:
+        end = orjson.loads(blob)["not_after"]
+        return end is None or end > now
+    except (ValueError, KeyError, TypeError):
+        return False  # damaged
+
+
 def _authenticated(metadata: Mapping[str, Any]) -> bytes:
     return orjson.dumps(metadata, option=orjson.OPT_SORT_KEYS)
 

@@ -24,6 +24,7 @@ from receiver.contract.errors import PluginError
 from receiver.inbox import Administration, EventQueries, FailureQueries, Inbox, connect_to, keys
 from receiver.inbox.alert_store import AlertStore
 from receiver.inbox.history_moves import HistoryMoves
+from receiver.inbox.keyring.learned_secrets import count_valid
 from receiver.inbox.known_data import data_notices
 from receiver.inbox.own_writes import suspected_loops
 from receiver.inbox.queries.damage import PartialReader
@@ -154,7 +155,7 @@ def inbox_facts(client: PartialReader, config: Config) -> InboxFacts:
         unconfirmed=unconfirmed.result(),
         checked=checked.result(),
         removed=frozenset(removed.result()),
-        learned={store: len(secrets) for store, secrets in learned.result().items()},
+        learned={store: count_valid(secrets, time.time()) for store, secrets in learned.result().items()},
         moves=moves.result() if has_history else None,
         unmoved=unmoved.result() if has_history else 0,
         history_elsewhere=elsewhere.result(),

@@ -11,7 +11,7 @@ from receiver.contract.signing.sources import Part
 from receiver.contract.stores import UNKNOWN_STORE
 from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import StoreRefusals
-from workers.operations.doctor.facts import ApiFacts, Facts
+from workers.operations.doctor.facts import ApiFacts, Facts, InboxFacts
 from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.subscriptions.managed_store import is_managed, url_has_changed
 
@@ -169,7 +169,7 @@ def _clock_skew(facts: Facts, name: str, api: ApiFacts) -> Iterator[Finding]:
 
 def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
     given, every = facts.config.stores[name], facts.config.subscriptions.check
-    if facts.inbox is None or not is_managed(facts.config, name) or facts.apis.get(name, NO_ANSWER).state != "fine":
+    if facts.inbox is None or not _shows_subscriptions(facts, facts.inbox, name):
         return
     checked = facts.inbox.checked.get(name)
     age = facts.now.timestamp() - checked.at if checked else 0.0
@@ -201,6 +201,12 @@ def _subscriptions(facts: Facts, name: str) -> Iterator[Finding]:
     elif every and age > MISSED_CHECKS * every:
         text = f"subscriptions were last checked {span(age)} ago"
         yield warn(name, text, fix="check that workers are running; the cause is in the worker's log")
+
+
+def _shows_subscriptions(facts: Facts, inbox: InboxFacts, name: str) -> bool:
+    """The API was asked or, with a result of the last check, was not. Its other states are failures themselves."""
+    state = facts.apis.get(name, NO_ANSWER).state
+    return is_managed(facts.config, name) and (state == "fine" or (state == "unasked" and name in inbox.checked))
 
 
 def _drift(checked: CheckResult) -> str:

@@ -26,6 +26,7 @@ from receiver.inbox.keyring.learned_secrets import (
     CannotUnseal,
     LearnedSecret,
     Seal,
+    count_valid,
     learned_secret,
     with_learned_secrets,
 )
@@ -62,6 +63,15 @@ def test_no_secret_is_readable_in_redis_or_in_a_file(keyring: Keyring, redis: Re
         assert b"bmV3IHNl" not in text
         assert secret().fingerprint.encode() in text
     assert NEW not in repr(keyring.secrets_of("north"))
+
+
+def test_secrets_that_have_not_ended_are_counted_without_the_key() -> None:
+    """Ended ones are kept for a week. The doctor took a store that had only these for one with a secret."""
+    ends, seal, now = {"none": None, "past": 99.0, "now": 100.0, "next": 101.0}, Seal(b"k" * 32), 100.0
+    sealed = {name: seal.close(replace(secret(), not_after=end)) for name, end in ends.items()}
+    assert [count_valid({name: blob}, now) for name, blob in sealed.items()] == [1, 0, 0, 1]
+    damaged = {str(n): blob for n, blob in enumerate([b"", b"x", b"[]", b"{}", b"7", b'{"not_after": "x"}'])}
+    assert count_valid({**sealed, **damaged}, now) == 2
 
 
 def test_the_files_are_private_and_pending_secrets_are_removed_when_every_receiver_has_them(

@@ -34,7 +34,16 @@ from workers.operations.doctor import (
     system_checks,
     worker_checks,
 )
-from workers.operations.doctor.facts import ApiFacts, Facts, HostFacts, InboxFacts, PluginFacts, ServerFacts, WebFacts
+from workers.operations.doctor.facts import (
+    ApiFacts,
+    ApiState,
+    Facts,
+    HostFacts,
+    InboxFacts,
+    PluginFacts,
+    ServerFacts,
+    WebFacts,
+)
 from workers.operations.doctor.findings import Finding
 from workers.operations.host_spools import Host
 
@@ -976,6 +985,14 @@ def test_api_findings(facts: Facts, api: ApiFacts, says: str) -> None:
 def test_subscription_findings(facts: Facts, checked: CheckResult | None, says: str) -> None:
     changed = with_inbox(facts, checked={"north": checked} if checked else {})
     assert lines_of(changed)[0].startswith(says)
+
+
+@pytest.mark.parametrize("state", ["fine", "unasked"])
+def test_what_the_last_check_found_is_reported_also_when_the_api_is_not_asked(facts: Facts, state: ApiState) -> None:
+    """A store whose own handlers use up its rate limit is not asked, for as long as they do."""
+    disabled = CheckResult("north", NOW.timestamp(), wanted=6, pending=({"action": "enable", "topic": "order.paid"},))
+    changed = with_inbox(replace(facts, apis={**facts.apis, "north": ApiFacts(state)}), checked={"north": disabled})
+    assert lines_of(changed)[0].startswith("fail north: at the last check: 6 subscriptions wanted, 0 at the store")
 
 
 def test_a_store_with_a_learned_secret_needs_none_in_the_config(tmp_path: Path, facts: Facts) -> None:
