@@ -207,6 +207,18 @@ def test_a_number_that_no_decimal_holds_does_not_end_an_erasure(marked: System, 
     assert "forgets customer" in told.stderr
 
 
+@pytest.mark.parametrize(
+    "call", ['ctx.once("crm", len, "x")', 'ctx.once("crm", len, "x", scope="store")', 'ctx.key("crm")']
+)
+def test_an_effect_of_an_event_is_refused_in_a_function_for_erasures(marked: System, call: str) -> None:
+    """It was done for the first person, and its stored result was given for all others."""
+    plugin = next(marked.folder.glob("*.py"))
+    plugin.write_text(PLUGIN.replace("return 3", f"return bool({call})"))
+    told = marked.run_cli("erase", "--store", "north", "--customer", "77", "--yes")
+    assert told.returncode != 0
+    assert "an erasure has no event" in told.stderr + told.stdout
+
+
 def survey(marked: System) -> Survey:
     subject = Subject("north", "match", "customer.email", MARK)
     history = open_history(marked.config, marked.client)

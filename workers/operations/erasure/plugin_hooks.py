@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from receiver.config import Config
 from receiver.inbox import connect_to
@@ -56,7 +56,7 @@ class PluginHooks:
         router = plugin.router
         start, function = router.startup_function, router.erase_function
         general = plugin_settings.build(self._config, router, "")
-        context = Context(
+        context = _ErasureContext(
             store=subject.store,
             settings=plugin_settings.build(self._config, router, subject.store),
             resource=coroutines.finish(start(general), keep_tasks=True) if start else None,
@@ -76,3 +76,11 @@ class PluginHooks:
         from workers.storeapi import client_for_store
 
         return client_for_store(self._config, store)
+
+
+class _ErasureContext(Context[Any]):
+    def _place(self, scope: str) -> tuple[str, str]:
+        raise RuntimeError(
+            "an erasure has no event: ctx.once and ctx.key would be the same for every person. Make the call directly; "
+            "it is made again if the erasure is repeated"
+        )
