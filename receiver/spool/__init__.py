@@ -13,6 +13,7 @@ being spooled. A refused delivery may be lost in a power cut (synchronous NORMAL
     refused.sqlite3
         refused        a line for every refusal: time, store, reason, answer, length, hash, address
         refused_body   headers and raw body of refusals, as far as they are stored; deleted before their lines
+        released       hashes and ids of those that were released; created by the first release
 """
 
 from receiver.spool.compaction import compact
@@ -30,6 +31,7 @@ from receiver.spool.refused_deliveries import (
     open_existing_refusals,
     open_refusals,
 )
+from receiver.spool.released_deliveries import ReleasedEvent
 from receiver.spool.spooled_events import (
     EVENTS_FILE,
     EVENTS_FORMAT,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,6 +17,13 @@ import orjson
 from receiver.config.values import Bounds
 from receiver.contract.stores import UNKNOWN_STORE
 from receiver.spool.database import PAGE, Format, compact_afterwards, open_file, transaction
+from receiver.spool.released_deliveries import (
+    Order,
+    ReleasedEvent,
+    delete_released_before,
+    note_released,
+    released_between,
+)
 from receiver.spool.spooled_events import LATEST, RESERVED_DISK_BYTES
 from receiver.spool.uptime import Uptime, read_uptime
 
@@ -81,12 +89,6 @@ class Refusal:
     """When it was written, in ms since that boot: by a clock of this host that is never set."""
     status: int = REFUSED
     """What it was answered."""
-
-    def is_near(self, other: Refusal, seconds: float) -> bool:
-        """Whether they arrived less than this apart, by both clocks. Where those disagree it is not known, and what may
-        be an update must not be lost."""
-        written_apart = abs(self.uptime - other.uptime) / 1000 if self.boot == other.boot else seconds
-        return max(abs(self.at - other.at), written_apart) < seconds
 
     @property
     def waited(self) -> float | None:
@@ -175,19 +177,23 @@ class Refusals:
             if not may_grow:
                 bodies = min(bodies, sum(_bytes_by_store(self._db, "refused_body", "cost").values()))
             for one in refusals:
-                self._insert(one, uptime)
+                _insert(self._db, one, uptime)
             more = self._trim(bounds, bodies, now)
         with suppress(sqlite3.Error):  # they are written, and the next call goes on with the trim
             while more:
                 with compact_afterwards(self._db), transaction(self._db):
                     more = self._trim(bounds, bodies, now)
+            delete_released_before(self._db, now - bounds.max_age)
 
-    def delete(self, ids: Iterable[int]) -> None:
-        """Delete refusals, with their bodies."""
+    def delete(self, ids: Iterable[int], *, released: Sequence[ReleasedEvent] = ()) -> None:
+        """Delete refusals, with their bodies. `released` are the events that some of them became."""
         rows = [(one,) for one in ids]
-        with compact_afterwards(self._db), transaction(self._db):
-            self._db.executemany("DELETE FROM refused_body WHERE id = ?", rows)
-            self._db.executemany("DELETE FROM refused WHERE id = ?", rows)
+        try:
+            _delete(self._db, rows, released)
+        except sqlite3.DatabaseError as error:
+            if not released or getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CORRUPT:
+                raise
+            _delete(self._db, rows, ())  # they are accepted events: they must not stay because of a damaged table
 
     # Reading, for commands and for the release
 
@@ -233,14 +239,18 @@ class Refusals:
         ).fetchone()
         return _with_body(row) if row else None
 
-    def with_body(self, *, batch: int = 200) -> Iterator[list[Refusal]]:
-        """All refusals that have a body, in order of arrival, one batch at a time. Their ids are in the order in which
-        web processes wrote them."""
-        last = (-1, 0)
+    def released(self, after: Order, until: Order) -> list[ReleasedEvent]:
+        """The events that refusals of this time became, in order of arrival."""
+        return released_between(self._db, after, until)
+
+    def with_body(self, *, batch: int = 200, since: float = 0, until: float = math.inf) -> Iterator[list[Refusal]]:
+        """All refusals that have a body and arrived in this time, in order of arrival, one batch at a time. Their ids
+        are in the order in which web processes wrote them."""
+        last = (int(since * 1000) - 1, 0)
         while rows := self._db.execute(
             f"SELECT {_COLUMNS}, b.headers, b.body FROM refused_body b JOIN {_LINES} ON r.id = b.id "  # noqa: S608
-            "WHERE (r.at, r.id) > (?, ?) ORDER BY r.at, r.id LIMIT ?",
-            (*last, batch),
+            "WHERE (r.at, r.id) > (?, ?) AND r.at / 1000.0 <= ? ORDER BY r.at, r.id LIMIT ?",
+            (*last, until, batch),
         ).fetchall():
             last = (rows[-1][1], rows[-1][0])
             yield [one for row in rows if (one := _with_body(row)).has_body]
@@ -276,16 +286,6 @@ class Refusals:
 
     def count_with_body(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM refused_body").fetchone()[0])
-
-    def _insert(self, one: Refusal, uptime: Uptime) -> None:
-        reason = one.reason + (_TRY_AGAIN if one.status == TRY_AGAIN else "")
-        line = (int(one.at * 1000), one.store, one.named, reason, one.length, one.hash, one.address, *uptime)
-        cursor = self._db.execute("INSERT INTO refused VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", line)
-        if one.body is not None:
-            self._db.execute(
-                "INSERT INTO refused_body (id, store, cost, headers, body) VALUES (?, ?, ?, ?, ?)",
-                (cursor.lastrowid, one.store, one.cost, one.packed_headers, one.body),
-            )
 
     def _trim(self, bounds: Bounds, bodies: int, now: float) -> bool:
         """Delete what is over the bounds, or a part of it. Returns whether there may be more."""
@@ -325,6 +325,25 @@ class Refusals:
             (store, level // LINE_COST, LINES_AT_ONCE),
         )
         return dropped.rowcount == LINES_AT_ONCE
+
+
+def _insert(db: sqlite3.Connection, one: Refusal, uptime: Uptime) -> None:
+    reason = one.reason + (_TRY_AGAIN if one.status == TRY_AGAIN else "")
+    line = (int(one.at * 1000), one.store, one.named, reason, one.length, one.hash, one.address, *uptime)
+    cursor = db.execute("INSERT INTO refused VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", line)
+    if one.body is not None:
+        db.execute(
+            "INSERT INTO refused_body (id, store, cost, headers, body) VALUES (?, ?, ?, ?, ?)",
+            (cursor.lastrowid, one.store, one.cost, one.packed_headers, one.body),
+        )
+
+
+def _delete(db: sqlite3.Connection, rows: Sequence[tuple[int]], released: Sequence[ReleasedEvent]) -> None:
+    with compact_afterwards(db), transaction(db):
+        db.executemany("DELETE FROM refused_body WHERE id = ?", rows)
+        db.executemany("DELETE FROM refused WHERE id = ?", rows)
+        if released:
+            note_released(db, released)
 
 
 def _bytes_by_store(db: sqlite3.Connection, table: str, cost: str) -> dict[str, int]:

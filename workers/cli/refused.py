@@ -207,13 +207,13 @@ def _release(config: Config, store: str | None, ids: tuple[int, ...]) -> Release
     record(inbox.client, "release", count=count, store=store, refused=ids)
     with output.progress("verifying", refusals.count_with_body()) as bar:
         batches = select_refusals(refusals, check, store=store, ids=ids, progress=bar.advance)
-        return accept_valid(config, inbox, refusals, check, batches)
+        return accept_valid(config, inbox, refusals, check, batches, ids)
 
 
 def _dry_run(config: Config, store: str | None, ids: tuple[int, ...]) -> Released:
     check, released = ReleaseCheck(config), Released()
     for batch in select_refusals(refused_deliveries(config), check, store=store, ids=ids):
-        released.accepted += sum(1 + len(one.rest) for _, one in verified(batch, check, released) if one)
+        released.accepted += sum(1 + len(one.rest) for _, one in verified(batch, check, released, ids) if one)
     return released
 
 

@@ -137,7 +137,7 @@ def release() -> AnyResponse:
         count = count_selected(stored, check, store=store or None, ids=ids)
         entry = begin_action("release", count=count, store=store, refused=number)
         batches = timer.limit(select_refusals(stored, check, store=store or None, ids=ids))
-        released = accept_valid(config, Inbox(console().client), stored, check, batches)
+        released = accept_valid(config, Inbox(console().client), stored, check, batches, ids)
     result = _released(released) + timer.text("released")
     return _finish(url_for("refused.page", store=store or None), end_action(entry, result))
 

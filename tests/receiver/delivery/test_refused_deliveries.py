@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -413,6 +414,83 @@ def test_a_state_that_returns_is_released_as_an_event(shared: System) -> None:
     eventually(lambda: len(refusals_of(shared).newest(store="thin")) == 3)
     result = release(shared, "--store", "thin")
     assert (result["accepted"], result["duplicates"]) == (3, 0)
+
+
+def hours_ago(system: System, *numbers: int) -> None:
+    """As if these were refused in a row, within a window, before the host was booted: the inbox knows none of them."""
+    with sqlite3.connect(system.folder / "data" / REFUSED_FILE) as file:
+        for place, number in enumerate(numbers):
+            at = int((time.time() - 7200 + place * WINDOW / 10) * 1000)
+            values = (at, 100 * place, number)
+            file.execute("UPDATE refused SET at = ?, uptime = ?, boot = 'an earlier one' WHERE id = ?", values)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)], ids=str)
+def test_repeats_that_are_released_by_several_commands_are_one_event(shared: System, order: tuple[int, ...]) -> None:
+    """Each command began without knowing what was released before it, and accepted them again."""
+    delivery = as_the_store_signs(shared, store="bare")(100 + order[0])
+    numbers = [refuse(shared, delivery, "bare").id for _ in order]
+    hours_ago(shared, *numbers)
+    results = [release(shared, str(numbers[place])) for place in order]
+    assert [(one["accepted"], one["duplicates"]) for one in results] == [(1, 0), (0, 1), (0, 1)]
+
+
+@pytest.mark.parametrize(
+    "commands", [("12", "3"), ("1", "23"), ("1", "3", "2"), ("3", "12"), ("13", "2"), ("2", "1", "3")], ids=str
+)
+def test_a_state_that_returns_is_an_event_whichever_command_releases_it(
+    shared: System, commands: tuple[str, ...]
+) -> None:
+    """A lost update is worse than a repeat."""
+    make, number = as_the_store_signs(shared, store="thin"), 200 + int("".join(commands)) + len(commands[0])
+    first, second = make(number), make(number, total="2.00")
+    numbers = [refuse(shared, one, "thin").id for one in (first, second, first)]
+    hours_ago(shared, *numbers)
+    results = [release(shared, *(str(numbers[int(place) - 1]) for place in one)) for one in commands]
+    assert (sum(one["accepted"] for one in results), sum(one["duplicates"] for one in results)) == (3, 0)
+    assert not set(numbers) & {one.id for one in refusals_of(shared).newest()}
+
+
+def test_a_release_that_is_killed_before_it_removes_what_it_accepted_gives_the_same_ids_again(
+    make_system: Callable[..., System],
+) -> None:
+    system = make_system(more=MORE)
+    system.start("web")
+    delivery = as_the_store_signs(system, store="bare")(1)
+    numbers = [refuse(system, delivery, "bare").id for _ in range(3)]
+    hours_ago(system, *numbers)
+    correct(system, WRONG, RIGHT)
+    assert system.run_cli("refused", "release", str(numbers[0]), "--yes").returncode == 0
+    (event,) = system.ledger.events(store="bare")
+    with closing(sqlite3.connect(system.config.data_dir / REFUSED_FILE, isolation_level=None)) as writing:
+        writing.execute("BEGIN IMMEDIATE")  # so that it cannot remove them
+        killed = system.start_cli("refused", "release", str(numbers[1]), "--yes")
+        eventually(lambda: system.ledger.counters().stores["bare"]["duplicates"] == 1, what="the repeat is judged")
+        killed.kill()
+        writing.execute("ROLLBACK")
+    assert [one.id for one in refusals_of(system).newest()] == numbers[:0:-1]
+    result = json.loads(system.run_cli("refused", "release", "--json", "--yes").stdout)
+    assert (result["accepted"], result["duplicates"]) == (0, 2)
+    assert [one.id for one in system.ledger.events(store="bare")] == [event.id]
+
+
+def test_what_is_known_of_released_deliveries_is_hashes_and_ids_and_a_dry_run_writes_none(shared: System) -> None:
+    delivery = as_the_store_signs(shared, store="bare")(300, total="a secret name")
+    number = refuse(shared, delivery, "bare").id
+    known = kept(shared)
+    assert release(shared, str(number), "--dry-run")["accepted"] == 1
+    assert kept(shared) == known
+    assert release(shared, str(number))["accepted"] == 1
+    (new,) = kept(shared) - known
+    event = shared.ledger.events(store="bare", limit=1)[0]
+    assert event.id in new
+    assert not any("secret" in str(one) or one == event.resource_id for one in new)
+
+
+def kept(system: System) -> set[tuple[Any, ...]]:
+    with sqlite3.connect(system.folder / "data" / REFUSED_FILE) as file:
+        exists = file.execute("SELECT 1 FROM sqlite_master WHERE name = 'released'").fetchone()
+        return {*file.execute("SELECT * FROM released")} if exists else set()
 
 
 def test_a_delivery_after_the_clock_was_set_back_is_no_repeat(shared: System) -> None:
