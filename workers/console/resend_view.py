@@ -42,12 +42,13 @@ def send_edited(event_id: str) -> AnyResponse | tuple[str, int]:
     body = text.replace("\r\n", "\n").encode("utf-8", "surrogatepass")
     entry = begin_action("edit and resend", event=event.id, bytes=len(body))
     try:
-        new_id = resend(console().config, Inbox(console().client), event, body)
+        first, *rest = resend(console().config, Inbox(console().client), event, body)
     except ConfigError as error:
         end_action(entry, f"not sent: {error}")
         return _form(event, text, as_sentence(f"{error}")), 400
-    ended = end_action(entry, f"the new event is {new_id}, made from {event.id}")
-    return redirect(url_for("events.event", event_id=new_id, done=ended), 303)
+    made = f"the {1 + len(rest):,} new events of the batch begin with {first}" if rest else f"the new event is {first}"
+    ended = end_action(entry, f"{made}, made from {event.id}")
+    return redirect(url_for("events.event", event_id=first, done=ended), 303)
 
 
 @pages.post("/events/<event_id>/curl")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from receiver.config import Config
 from receiver.contract.errors import ConfigError, DeliveryRefused
 from receiver.contract.event import Event, event_id
-from receiver.contract.intake import NoEvents, read_again
+from receiver.contract.intake import Delivery, NoEvents, read_again
 from receiver.inbox import Inbox
 
 SOURCE = "edited"
@@ -25,8 +25,9 @@ MAX_INDENTS = 300_000
 """Characters of indents: deep JSON would have many more of them than of content."""
 
 
-def resend(config: Config, inbox: Inbox, event: Event, body: bytes) -> str:
-    """Accept an event with this body in place of its own, and return the new event's id.
+def resend(config: Config, inbox: Inbox, event: Event, body: bytes) -> list[str]:
+    """Accept an event with this body in place of its own, and return the new event's id; those of a batch, if it was an
+    unreadable one.
 
     It is read with the store's scheme, like a delivery, so topic and resource may be others than before. It is not
     signed: a person sends it, and the audit trail says who.
@@ -41,17 +42,25 @@ def resend(config: Config, inbox: Inbox, event: Event, body: bytes) -> str:
         read = read_again(changed, store)
     except (DeliveryRefused, NoEvents) as error:
         raise ConfigError(f"it cannot be read: {error or 'it has no events'}") from None
-    if read.unreadable:
-        raise ConfigError(f"it cannot be read: {read.unreadable}")
-    own = event_id(event.store, b"edited\0" + secrets.token_bytes(16))
-    headers = {**read.event.headers, EDITED_FROM: event.id}
-    new = replace(read.event, id=own, delivery_id=f"edited_{own[:12].lower()}", headers=headers)
-    given = config.stores[event.store].max_stored
-    delivery = replace(read, event=new, content_hash="", first_id="", others_count=False, rest=())
+    items = (read, *read.rest)
+    for place, one in enumerate(items, 1):
+        if one.unreadable:
+            what = f"event {place} of the batch" if read.rest else "it"
+            raise ConfigError(f"{what} cannot be read: {one.unreadable}")
+    first, *rest = (_edited(one, event) for one in items)
+    delivery, given = replace(first, rest=tuple(rest)), config.stores[event.store].max_stored
     (answer,) = inbox.accept([delivery], quotas={event.store: given}, replicas=int(config.redis.ack == "replica"))
     if answer.status != "accepted":
         raise ConfigError("the store has too many open events; see [stores.NAME] max_stored")
-    return answer.id
+    return [one.id for one in answer.items or (answer,)]
+
+
+def _edited(read: Delivery, event: Event) -> Delivery:
+    """A delivery with an identity of its own, that says which event it was made from."""
+    own = event_id(event.store, b"edited\0" + secrets.token_bytes(16))
+    headers = {**read.event.headers, EDITED_FROM: event.id}
+    new = replace(read.event, id=own, delivery_id=f"edited_{own[:12].lower()}", headers=headers)
+    return replace(read, event=new, content_hash="", first_id="", others_count=False, rest=())
 
 
 def edited_from(source: str, headers: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ import pytest
 from receiver.contract.compose import Request
 from receiver.contract.errors import ConfigError
 from receiver.contract.signing.signatures import sign
+from tests.support import batches
 from tests.support.console import Browser, RunningConsole, plain, running_console
 from tests.support.harness import signed_store
 from workers.operations import event_export
@@ -33,7 +34,7 @@ def export(event, ctx):
 """
 
 
-MORE = signed_store("untimed", "woocommerce")
+MORE = signed_store("untimed", "woocommerce") + batches.CONFIG
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,40 @@ def test_what_cannot_be_read_is_not_sent_and_not_lost(console: RunningConsole, o
     assert answer.status_code == 400
     assert "It cannot be read: the body is not JSON" in plain(answer.text)
     assert textarea(answer.text) == '{"type": "order.created", '
+    assert console.system.ledger.counters().total["accepted"] == before
+
+
+def test_a_batch_that_was_unreadable_is_sent_with_all_its_events(console: RunningConsole, operator: Browser) -> None:
+    """Only the first of them was accepted, and the page said that it was sent."""
+    whole = json.dumps(batches.items("edited", 3)).encode()
+    event_id = batches.post(console.system, whole[:-1]).json()["ids"][0]
+    operator.get(f"/events/{event_id}")
+    assert textarea(operator.post(f"/events/{event_id}/edit").text) == whole[:-1].decode()
+    text = operator.press(f"/events/{event_id}/resend", body=whole.decode())
+    made = [one for one in console.system.ledger.events(store="batches") if one.source == "edited"]
+    made.sort(key=lambda one: one.resource_id)
+    assert [one.resource_id for one in made] == ["edited_0", "edited_1", "edited_2"]
+    first = made[0].id
+    assert f"the 3 new events of the batch begin with {first}, made from {event_id}" in text
+    assert operator.page.partition("<code>")[2].partition("<")[0] == first
+    for place, one in enumerate(made):
+        new = console.system.ledger.as_event(one.id)
+        assert new
+        assert json.loads(new.body) == batches.item(f"edited_{place}")
+        assert new.delivery_id == f"edited_{new.id[:12].lower()}"
+        assert f"made by a person from {event_id}" in operator.text(f"/events/{new.id}")
+    operator.get(f"/events/{first}")
+    again = operator.press(f"/events/{first}/resend", body=json.dumps(batches.item("edited_9")))
+    assert f"made from {first}" in again
+
+
+def test_a_batch_with_an_event_that_cannot_be_read_is_not_sent(console: RunningConsole, operator: Browser) -> None:
+    event_id = batches.post(console.system, b"[").json()["ids"][0]
+    operator.get(f"/events/{event_id}")
+    before = console.system.ledger.counters().total["accepted"]
+    answer = operator.post(f"/events/{event_id}/resend", body=json.dumps([batches.item("one"), {"id": "two"}]))
+    assert answer.status_code == 400
+    assert "Event 2 of the batch cannot be read: no topic at json:type" in plain(answer.text)
     assert console.system.ledger.counters().total["accepted"] == before
 
 
