@@ -79,7 +79,7 @@ class PluginHooks:
 
 
 class _ErasureContext(Context[Any]):
-    def _place(self, scope: str) -> tuple[str, str]:
+    def _place(self, scope: str) -> tuple[str, str]:  # noqa: ARG002
         raise RuntimeError(
             "an erasure has no event: ctx.once and ctx.key would be the same for every person. Make the call directly; "
             "it is made again if the erasure is repeated"
