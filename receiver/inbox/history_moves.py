@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ STEP = 100
 MOVE_BYTES = 8 << 20
 """A page ends with the event whose body exceeds this size."""
 
+KEPT_SECONDS = 600
+"""Events that a process keeps in Redis may be moved again this long after it was killed."""
 MARK_BYTES = 190
 """The memory of a mark, measured over 100,000."""
 REPORT_SECONDS = 60
@@ -117,6 +120,16 @@ class HistoryMoves(ServerUser):
             pipeline.hexists(keys.EVENT + event_id, field)
         replies = pipeline.execute(raise_on_error=False)
         return [event_id for event_id, has in zip(event_ids, replies, strict=True) if has is wanted]
+
+    @contextmanager
+    def kept(self, event_ids: Iterable[str]) -> Iterator[None]:
+        """None of these events is moved before the end: it would be gone for who has just seen that it is in Redis."""
+        ids = list(dict.fromkeys(event_ids))
+        for at in range(0, len(ids), STEP):
+            script_runner.run_one(self.client, "keep", KEPT_SECONDS * 1000, *ids[at : at + STEP])
+        yield
+        if ids:
+            self.client.unlink(*(keys.KEPT + event_id for event_id in ids))
 
     def restore(self, events: Iterable[WholeEvent]) -> int:
         """Write past events back, settled, so that they can be replayed. Returns how many were not here."""

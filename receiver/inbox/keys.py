@@ -47,6 +47,8 @@ Events
     resources       hash    When the newest event of each resource was accepted (us), by a digest of store, kind and id.
     done            zset    Settled events by time (ms). Only these are removed by age, or moved to the history.
     bodies_removed_until    string  The time (ms) up to which the bodies of settled events were removed.
+    kept:{id}       string  The event is about to be replayed, read again or imported: it is not moved to the history
+                            now. Expires.
     same:{id}       string  The id of the event that a spooled delivery is or repeats. The sender was told this one.
     n               hash    Every counter: "name|store", or "name" where it belongs to no store.
     series:10, series:300, series:3600      string  The counters as they were every 10 s, 5 min and hour: a ring of
@@ -247,6 +249,7 @@ IMPORTED = PREFIX + "imported"
 SEEN = PREFIX + "seen"
 REPLACED = PREFIX + "replaced"
 SAME = PREFIX + "same:"
+KEPT = PREFIX + "kept:"
 COUNTERS = PREFIX + "n"
 EVENT_NAMES = PREFIX + "t:"
 DECLARATIONS = PREFIX + "declarations"

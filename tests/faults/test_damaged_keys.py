@@ -38,7 +38,7 @@ OF_RQ = {
 }
 OF_ONE_EVENT = (
     *("e:", "b:", "d:", "same:", "spool_counted:", "replay:", "o:", "st:", "plugin_fault:", "sub:lock:", "queued:"),
-    *("session:", "link:", "login:", "wait:"),
+    *("kept:", "session:", "link:", "login:", "wait:"),
     *("runs:", "runs_counted:", "bulk:"),
 )
 """Keys of one event, delivery, order key, process, login or bulk action, which doctor does not search for."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -105,7 +106,7 @@ class AllEvents:
         if self._history is None or self._client.exists(keys.EVENT + which, keys.SAME + which):
             return found
         try:
-            return which if self._history.event(which) else self._newer(self._history, which, found) or found
+            return which if self._history.event(which) else _newer(self._client, self._history, which, found) or found
         except HistoryError:
             if not found:
                 raise
@@ -209,8 +210,16 @@ class AllEvents:
         until: Any = self._client.get(keys.ACCEPTED_UNTIL)
         return max(int(recent[0][1]) if recent else 0, to_number(until) or unknown)
 
+    @contextmanager
+    def brought_back(self, event_ids: Iterable[str]) -> Iterator[None]:
+        """Bring events back, and let none of them be moved before the end, so that they can be replayed."""
+        ids = list(event_ids) if self._history else []
+        with self._moves.kept(ids):
+            self.bring_back(ids)
+            yield
+
     def bring_back(self, event_ids: Iterable[str]) -> None:
-        """Write those of the events that are only in the history back to Redis, so that they can be replayed."""
+        """Write those of the events that are only in the history back to Redis."""
         if self._history is None:
             return
         missing = self._moves.past(list(dict.fromkeys(event_ids)))
@@ -224,14 +233,6 @@ class AllEvents:
                     self._moves.restore(found)
                     found, size = [], 0
         self._moves.restore(found)
-
-    def _newer(self, history: HistoryDatabase, which: str, recent: str) -> str:
-        """The past event that is meant, if it is newer than the one that was found in Redis."""
-        found, newest = "", int(self._client.zscore(keys.INDEX, recent) or -1)
-        for one in (EventFilter(delivery_id=which), EventFilter(resource_id=which)):
-            for past in history.find(replace(one, since=newest + 1), limit=1).events:
-                found, newest = past.id, past.accepted_at
-        return found
 
     def _past(self, event_id: str) -> PastEvent | None:
         return self._history.event(event_id) if self._history else None
@@ -374,6 +375,15 @@ def _place(one: PastEvent) -> Position:
 
 def _youth(one: PastEvent) -> int:
     return -one.accepted_at
+
+
+def _newer(client: Redis, history: HistoryDatabase, which: str, recent: str) -> str:
+    """The past event that is meant, if it is newer than the one that was found in Redis."""
+    found, newest = "", int(client.zscore(keys.INDEX, recent) or -1)
+    for one in (EventFilter(delivery_id=which), EventFilter(resource_id=which)):
+        for past in history.find(replace(one, since=newest + 1), limit=1).events:
+            found, newest = past.id, past.accepted_at
+    return found
 
 
 def _not_found(client: Redis, which: str) -> str:

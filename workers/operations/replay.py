@@ -162,18 +162,18 @@ class Replay:
         failures_only: bool = False,
         cursor: tuple[str, str] = ("", ""),
     ) -> None:
-        self._events.bring_back(keys.split_item(item)[0] for item in items)
-        orders = {item: self._order_of(item) for item in items if keys.split_item(item)[1] in self._orders}
-        results = self.administration.reopen(
-            items,
-            self.queues,
-            make=make,
-            failures_only=failures_only,
-            again=self._again,
-            urgent=self._urgent,
-            orders=orders,
-            cursor=cursor,
-        )
+        with self._events.brought_back(keys.split_item(item)[0] for item in items):
+            orders = {item: self._order_of(item) for item in items if keys.split_item(item)[1] in self._orders}
+            results = self.administration.reopen(
+                items,
+                self.queues,
+                make=make,
+                failures_only=failures_only,
+                again=self._again,
+                urgent=self._urgent,
+                orders=orders,
+                cursor=cursor,
+            )
         self.counts.update(zip(results, (keys.split_item(item)[1] for item in items), strict=True))
         self.progress(len(items))
         self._rate.wait(len(items))

@@ -75,20 +75,20 @@ class Rereader:
         self.counts[RereadResult.READ] += 1
         if self._dry_run:
             return
-        self._events.bring_back([event.id])
-        found = [_with_identity(one, event, place) for place, one in enumerate((batch, *batch.rest))]
-        waited = dict.fromkeys((one.event.id for one in found), self._queries.seconds_stored(event.id))
-        whole = replace(found[0], rest=tuple(found[1:]))
-        (result,) = Inbox(self._queries.client).accept([whole], repeat_window=self._window, waited=waited)
-        reason = f"read as a batch of events: {len(found):,}, the first is {result.id}"
-        self._administration.drop([keys.run_item(event.id, keys.INTAKE)], reason=reason)
+        with self._events.brought_back([event.id]):
+            found = [_with_identity(one, event, place) for place, one in enumerate((batch, *batch.rest))]
+            waited = dict.fromkeys((one.event.id for one in found), self._queries.seconds_stored(event.id))
+            whole = replace(found[0], rest=tuple(found[1:]))
+            (result,) = Inbox(self._queries.client).accept([whole], repeat_window=self._window, waited=waited)
+            reason = f"read as a batch of events: {len(found):,}, the first is {result.id}"
+            self._administration.drop([keys.run_item(event.id, keys.INTAKE)], reason=reason)
 
     def _store_page(self, page: list[tuple[str, Delivery]]) -> None:
         if self._dry_run:
             results = [RereadResult.UNREADABLE if one.unreadable else RereadResult.READ for _, one in page]
         else:
-            self._events.bring_back(stored_id for stored_id, _ in page)
-            results = self._administration.reread(page, repeat_window=self._window)
+            with self._events.brought_back(stored_id for stored_id, _ in page):
+                results = self._administration.reread(page, repeat_window=self._window)
         self.counts.update(results)
         self.reasons.update(
             one.unreadable for (_, one), result in zip(page, results, strict=True) if result is RereadResult.UNREADABLE

@@ -2,7 +2,7 @@
 -- mark_moved: replace settled events that the history has by marks, by which their duplicates are known.
 -- ARGV  1 how long duplicates of an event are known after it settled (ms)
 --       then for each event what was read of it: id, its score in `done`, the digest of its once marks ("" if it has none)
--- returns how many were replaced. An event that was reopened, or has other once marks by now, is left as it is.
+-- returns how many were replaced. An event that was reopened, has other once marks by now, or is kept, is left as it is.
 
 -- The digest of an event's once marks; the same as in receiver/inbox/history_moves.py. A run that lost its lease may
 -- still write one after the event has settled.
@@ -18,6 +18,7 @@ end
 local function replace(id, settled, marks, known_for)
   local e, settled_at = P .. 'e:' .. id, redis.call('ZSCORE', P .. 'done', id)
   if not settled_at or tonumber(settled_at) ~= tonumber(settled) then return false end
+  if redis.call('EXISTS', P .. 'kept:' .. id) == 1 then return false end
   local store, state, digest, received, repeated, theirs, resource, occurred, alias, topic = unpack(redis.call('HMGET', e,
     'store', 'state', 'digest', 'received', 'repeated', 'theirs', 'resource', 'occurred', 'alias', 'topic'))
   local same = redis.call('HGET', e, 'same') -- of one that was erased

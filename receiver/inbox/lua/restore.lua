@@ -24,7 +24,7 @@ local function restore(id, accepted, body, fields, marks)
   if resource and resource ~= '' then
     redis.pcall('HSETNX', P .. 'resources', resource_digest(store, topic or '', resource), accepted)
   end
-  redis.call('ZADD', P .. 'done', NOW, id) -- as if it had settled now, so that it is not moved again at once
+  redis.call('ZADD', P .. 'done', NOW, id) -- as if it had settled now: a mover that hung has read an older time
   return 1
 end
 

@@ -11,7 +11,7 @@ import pytest
 
 from receiver.contract.errors import NotFound
 from receiver.contract.event import Event
-from receiver.inbox import Outcome, keys
+from receiver.inbox import Administration, Outcome, keys
 from receiver.inbox.administration import ReopenResult
 from receiver.inbox.effect_store import EffectStore
 from receiver.inbox.history_moves import HistoryMoves
@@ -275,6 +275,46 @@ def test_a_replay_of_past_events_that_was_interrupted_goes_on(both: Both, monkey
     replay = replay_of(both)
     replay.selection(selection)
     assert replay.replayed == 3
+
+
+@pytest.mark.parametrize("where", ["history", "redis"])
+def test_a_mover_at_work_takes_no_event_that_is_replayed(
+    both: Both, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """While memory is short, events are moved as soon as they have settled. These runs were said to be deleted."""
+    events = [both.settle() for _ in range(3)]
+    if where == "history":
+        both.move()
+    reopen = Administration.reopen
+    moved = []
+
+    def meanwhile(*arguments: Any, **options: Any) -> list[ReopenResult]:
+        moved.append(both.move())
+        return reopen(*arguments, **options)
+
+    monkeypatch.setattr(Administration, "reopen", meanwhile)
+    replay = replay_of(both)
+    replay.selection(Selection(topic="*"))
+    assert replay.counts == {(ReopenResult.READY, "shop.greet"): 3}
+    assert moved == [0]
+    runs = both.system.inbox.claim({"shop.greet": 9}, capacity=9).runs
+    assert {run.event.id for run in runs} == set(events)
+    both.system.inbox.finish([Outcome(run, "done", {}) for run in runs])
+    assert both.move() == 3, "at once, since it was replayed"
+    assert both.system.identity_holds()
+
+
+def test_what_is_not_replayed_is_moved_again_at_once(both: Both) -> None:
+    event_id = both.settle()
+    both.system.client.delete(keys.BODY + event_id)
+    both.move()
+    with both.events.brought_back([event_id, event_id, "unknown"]):
+        assert both.system.status(event_id) == "settled"
+        assert both.system.client.pttl(f"sh:kept:{event_id}") > 60_000, "it is moved although its replay was killed"
+        assert both.move() == 0
+    assert both.move() == 1
+    with both.events.brought_back([]), AllEvents(both.system.client, None).brought_back([event_id]):
+        assert both.system.client.keys("sh:kept:*") == []
 
 
 def test_a_past_event_without_its_body_cannot_be_replayed(both: Both) -> None:

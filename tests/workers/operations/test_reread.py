@@ -10,14 +10,18 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import httpx2
 import pytest
 
-from receiver.inbox import EventQueries, FailureQueries, Housekeeping, keys
+from receiver.inbox import Administration, EventQueries, FailureQueries, Housekeeping, keys
+from receiver.inbox.administration import RereadResult
 from receiver.inbox.history_moves import HistoryMoves
 from tests.support.harness import Process, System
 from workers.history.configured_history import open_history
+from workers.operations.all_events import AllEvents
+from workers.operations.reread import Rereader
 from workers.runtime.history_mover import Mover
 
 PLUGIN = """
@@ -272,6 +276,36 @@ def test_events_that_were_moved_to_the_history_are_found(make_system: Callable[.
     told = acme.cli("events", "reread", readable, "--yes")
     assert "1 not read: the event was erased" in told.stdout, told.stdout + told.stderr
     assert acme.system.identity_holds()
+
+
+def test_a_mover_at_work_takes_no_event_that_is_read_again(
+    make_system: Callable[..., System], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While memory is short, events are moved as soon as they have settled. This one counted as readable already."""
+    acme = Acme(make_system, more='[history]\nurl = "sqlite"\n')
+    dropped = accepted(acme.send(1, delivery="d1"))
+    acme.cli("failures", "drop", "--event", dropped, "--reason", "noise", "--yes")
+    acme.correct_scheme()
+    client, history = acme.system.client, open_history(acme.system.config, acme.system.client)
+    assert history
+    history.check()
+
+    def move() -> int:
+        return Mover(client, history).move(age=-1, known_for=3600.0).moved
+
+    assert move() == 1
+    reread = Administration.reread
+
+    def meanwhile(*arguments: Any, **options: Any) -> list[RereadResult]:
+        assert move() == 0
+        return reread(*arguments, **options)
+
+    monkeypatch.setattr(Administration, "reread", meanwhile)
+    config, events = acme.system.config, AllEvents(client, history)
+    rereader = Rereader(config, client, events, store=None, dry_run=False)
+    rereader.read([dropped])
+    assert rereader.counts == {RereadResult.READ: 1}
+    assert acme.system.settled(dropped) == "settled"
 
 
 @pytest.mark.parametrize("problem", ["", "no topic"])

@@ -127,9 +127,10 @@ class DataImporter:
         brought = Brought(self._export, number)
         if events:
             self._require_memory()
-            past, written = self._in_history(events)
-            wanted = [one for one in events if (one.id, one.accepted_at) not in past]
-            new = written + sum(self._transfer.import_events(self._data, wanted, brought))
+            with self._moves.kept([one.id for one in events] if self._history else []):
+                past, written = self._in_history(events)
+                wanted = [one for one in events if (one.id, one.accepted_at) not in past]
+                new = written + sum(self._transfer.import_events(self._data, wanted, brought))
             self.results["new"] += new
             self.results["known"] += len(events) - new
         if values:

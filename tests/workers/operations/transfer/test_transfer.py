@@ -188,6 +188,32 @@ def test_a_past_event_gets_what_was_done_in_the_old_server(system: System, other
     assert other.identity_holds()
 
 
+@pytest.mark.parametrize("where", ["history", "redis"])
+def test_a_mover_at_work_takes_no_event_that_gets_what_was_done(
+    system: System, other: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The marks of an event that was moved meanwhile were lost, and it counted as imported."""
+    delivery, theirs = system.delivery(), SqliteHistory(tmp_path / "theirs")
+    theirs.check()
+    event_id = settle_delivery(system, delivery)
+    mark(system, f"o:{event_id}", is_done=True)
+    settle_delivery(other, delivery)
+    if where == "history":
+        Mover(other.client, theirs).move(age=-1, known_for=3600)
+    import_events = Transfer.import_events
+
+    def meanwhile(*arguments: Any) -> list[int]:
+        Mover(other.client, theirs).move(age=-1, known_for=3600)
+        return import_events(*arguments)
+
+    monkeypatch.setattr(Transfer, "import_events", meanwhile)
+    export(system, tmp_path / "all.gz")
+    import_into(other, tmp_path / "all.gz", theirs)
+    assert Mover(other.client, theirs).move(age=-1, known_for=3600).moved == 1
+    assert [*theirs.event(event_id).once] == [b"shop.greet|mail"]
+    assert other.identity_holds()
+
+
 def test_what_was_resumed_deleted_or_replayed_since_is_not_imported_again(
     system: System, other: System, tmp_path: Path
 ) -> None:
