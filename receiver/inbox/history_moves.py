@@ -93,6 +93,12 @@ class HistoryMoves(ServerUser):
             replaced += int(script_runner.run_one(self.client, "mark_moved", int(known_for * 1000), *these))
         return replaced
 
+    def settle_after(self, times: Mapping[str, int]) -> None:
+        """Let events count as settled after these times (ms), at which the history has them as settled: the clock was
+        set back, and what Redis has is newer. An event that Redis has no more was moved by another process."""
+        if times:
+            self.client.zadd(keys.DONE, {event_id: at + 1 for event_id, at in times.items()}, xx=True, gt=True)
+
     def publish(self, report: MoveReport) -> None:
         """Publish for a while how moving goes."""
         self.client.set(keys.HISTORY, orjson.dumps(report), ex=REPORT_SECONDS)

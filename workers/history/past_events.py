@@ -24,6 +24,7 @@ GROWTH = 4
 PAGE = 500
 """Maximum number of events that are read at once to be compared."""
 LAST_TIME = 2**63 - 1
+SETTLED_LATER = "the history has a state of it that settled later"
 
 
 class HistoryError(StorehooksError):
@@ -42,10 +43,12 @@ class Position(NamedTuple):
 
 
 class NotMoved(NamedTuple):
-    """An event that the database cannot store, so that it must stay in Redis, and why."""
+    """An event that the database has not stored, so that it must stay in Redis, and why."""
 
     id: str
     reason: str
+    newer: int = 0
+    """Set if a state of the event is stored that settled later: when it did (ms)."""
 
 
 class HistorySizes(NamedTuple):
@@ -131,6 +134,7 @@ class HistoryDatabase(ABC):
         """Store events, those that are stored already again. All are committed on return, except those returned.
 
         A stored event that has settled later stays as it is: a process that hung must not write an old run over it.
+        Then the given one is returned.
         The content of one that was erased is deleted, and does not come back with an older record.
         """
 

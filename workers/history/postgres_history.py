@@ -14,7 +14,15 @@ from psycopg import Connection, errors
 
 from workers.history.call_limit import HistoryLimit
 from workers.history.event_filter import EventFilter
-from workers.history.past_events import HistoryDatabase, HistoryError, HistorySizes, NotMoved, PastEvent, Position
+from workers.history.past_events import (
+    SETTLED_LATER,
+    HistoryDatabase,
+    HistoryError,
+    HistorySizes,
+    NotMoved,
+    PastEvent,
+    Position,
+)
 from workers.history.payload_search import contained, without_nul
 from workers.history.postgres_connection import connect, time_limit, was_ended
 from workers.history.postgres_schema import (
@@ -76,6 +84,13 @@ def _upsert(table: str, columns: Sequence[str]) -> bytes:
 _UPSERTS = {table: _upsert(table, columns) for table, columns in (("records", COLUMNS), ("contents", _CONTENT_COLUMNS))}
 
 
+_NEWER = (
+    b"SELECT r.id, r.settled_at FROM storehooks.records AS r "
+    b"JOIN unnest(%s::text[], %s::timestamptz[], %s::timestamptz[]) AS given (id, accepted_at, settled_at) "
+    b"USING (id, accepted_at) WHERE r.settled_at > given.settled_at"
+)
+
+
 class PostgresHistory(HistoryDatabase):
     def __init__(self, url: str, *, call_seconds: float = CALL_SECONDS, limit: HistoryLimit | None = None) -> None:
         self._url, self._limit = url, limit
@@ -105,11 +120,11 @@ class PostgresHistory(HistoryDatabase):
             add_days(db, {one.day for one in rows})
             try:
                 with _writing(db):
-                    _insert(db, rows)
+                    newer = _insert(db, rows)
             except _ROW_FAULTS:
                 with _writing(db):
-                    refused += [one for row in rows if (one := _insert_what_fits(db, row))]
-        return refused
+                    newer = [one for row in rows for one in _insert_what_fits(db, row)]
+        return refused + newer
 
     def events(self, event_ids: Sequence[str], *, every: bool = False) -> list[PastEvent]:
         records = self._rows(
@@ -282,17 +297,24 @@ def _data(event: PastEvent) -> tuple[str | None, str]:
     return without_nul(text), ""
 
 
-def _insert(db: Connection[Any], rows: Sequence[_Rows]) -> None:
+def _insert(db: Connection[Any], rows: Sequence[_Rows]) -> list[NotMoved]:
+    """Returns those of which a state that settled later is stored."""
     contents = [one.content for one in rows if one.content]
-    for table, given in (("records", [one.record for one in rows]), ("contents", contents)):
-        if given:
-            db.execute(_UPSERTS[table], [[one[name] for one in given] for name in given[0]])
+    written = [
+        db.execute(_UPSERTS[table], [[one[name] for one in given] for name in given[0]]).rowcount
+        for table, given in (("records", [one.record for one in rows]), ("contents", contents))
+        if given
+    ]
     if gone := [one.record for one in rows if one.is_erased]:  # last: another writer may hold the lock of the record
         query = "DELETE FROM storehooks.contents WHERE id = ANY(%s) AND accepted_at = ANY(%s)"
         db.execute(query, [[one[name] for one in gone] for name in _KEY])
+    if not rows or written[0] == len(rows):
+        return []
+    stored = db.execute(_NEWER, [[one.record[name] for one in rows] for name in (*_KEY, "settled_at")])
+    return [NotMoved(event_id, SETTLED_LATER, (settled_at - EPOCH) // _MS) for event_id, settled_at in stored]
 
 
-def _insert_what_fits(db: Connection[Any], rows: _Rows) -> NotMoved | None:
+def _insert_what_fits(db: Connection[Any], rows: _Rows) -> list[NotMoved]:
     """Store one event: as it is, else without its payload as JSON, else without its runs as JSON. It stays complete,
     since its packed record and its body take any bytes."""
     fault = ""
@@ -306,12 +328,10 @@ def _insert_what_fits(db: Connection[Any], rows: _Rows) -> NotMoved | None:
             rows.record["runs"] = "[]"
         try:
             with db.transaction():
-                _insert(db, [rows])
+                return _insert(db, [rows])
         except _ROW_FAULTS as error:
             fault = searched(str(error).partition("\n")[0])
-        else:
-            return None
-    return NotMoved(rows.id, fault)
+    return [NotMoved(rows.id, fault)]
 
 
 def _event(row: Sequence[Any]) -> PastEvent:

@@ -21,6 +21,7 @@ from typing import Any
 from receiver.owned_files import create_file, make_folder
 from workers.history.event_filter import EventFilter
 from workers.history.past_events import (
+    SETTLED_LATER,
     HistoryDatabase,
     HistoryElsewhere,
     HistoryError,
@@ -51,6 +52,7 @@ _UPSERT_CONTENT = (
     "INSERT OR REPLACE INTO contents (number, settled_at, content) "
     "SELECT number, ?1, ?2 FROM records WHERE id = ?3 AND accepted_at = ?4 AND settled_at <= ?1"
 )
+_NEWER = "SELECT settled_at FROM records WHERE id = ? AND accepted_at = ? AND settled_at > ?"
 _DELETE_CONTENT = "DELETE FROM contents WHERE number IN (SELECT number FROM records WHERE id = ? AND accepted_at = ?)"
 DAMAGED = "; it is damaged: stop the workers, move it away, restore it from a backup, and start them"
 _FIXES = {
@@ -130,7 +132,7 @@ class SqliteHistory(HistoryDatabase):
                 refused.append(NotMoved(event.id, str(error)))
         for month, in_month in months.items():
             with self._transaction(self.directory / f"{month}.sqlite") as db:
-                _write(db, in_month)
+                refused += _write(db, in_month)
         return refused
 
     def events(self, event_ids: Sequence[str], *, every: bool = False) -> list[PastEvent]:
@@ -330,13 +332,16 @@ def _upgrade(db: sqlite3.Connection) -> None:
     db.execute("COMMIT")
 
 
-def _write(db: sqlite3.Connection, events: Sequence[PastEvent]) -> None:
-    rows = [row_of(event) for event in events]
-    db.executemany(_UPSERT, rows)
+def _write(db: sqlite3.Connection, events: Sequence[PastEvent]) -> list[NotMoved]:
+    rows, left = [row_of(event) for event in events], []
+    if db.executemany(_UPSERT, rows).rowcount < len(rows):
+        newer = ((one.id, db.execute(_NEWER, (one.id, one.accepted_at, one.settled_at)).fetchone()) for one in events)
+        left = [NotMoved(event_id, SETTLED_LATER, *row) for event_id, row in newer if row]
     gone = [(one.id, one.accepted_at) for one in events if one.is_erased]
     db.executemany(_DELETE_CONTENT, gone)
     contents = [(one.settled_at, compressed(one.content), one.id, one.accepted_at) for one in events if one.content]
     db.executemany(_UPSERT_CONTENT, contents)
+    return left
 
 
 def _conditions(wanted: EventFilter) -> tuple[str, list[str]]:

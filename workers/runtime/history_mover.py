@@ -57,9 +57,10 @@ class Mover:
         if not page.examined:
             self._begin_again()
             return Slice(0, 0)
-        refused = {one.id: one.reason for one in self._database.write([PastEvent(*one) for one in page.events])}
-        self._refused |= refused
-        stored = (one for one in page.events if one.id not in refused)
+        left = {one.id: one for one in self._database.write([PastEvent(*one) for one in page.events])}
+        self._refused |= {one.id: one.reason for one in left.values() if not one.newer}
+        self._moves.settle_after({one.id: one.newer for one in left.values() if one.newer})
+        stored = (one for one in page.events if one.id not in left)
         return Slice(page.examined, self._moves.replace_by_marks(stored, known_for=known_for))
 
     def _begin_again(self) -> None:

@@ -36,8 +36,11 @@ def test_a_slow_writer_does_not_bring_back_the_content_of_an_erased_event(histor
     history.write([before])
     after = erased(before, b"1 x")
     history.write([after])
-    history.write([before])
+    (left,) = history.write([before, past_event(2)])
+    assert left[::2] == (before.id, after.settled_at)
     assert history.events([before.id], every=True) == [after]
+    assert history.event(past_event(2).id) == past_event(2)
+    assert history.write([after, past_event(2)]) == []
 
 
 def test_the_newest_events_are_found_first_and_a_search_goes_on_where_it_ended(history: HistoryDatabase) -> None:

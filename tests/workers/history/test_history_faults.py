@@ -22,7 +22,7 @@ from tests.support.postgres import Postgres, needs_postgres
 from tests.workers.history.conftest import opened
 from workers.history import postgres_schema, sqlite_history
 from workers.history.event_filter import EventFilter, where_of
-from workers.history.past_events import HistoryDatabase, HistoryError
+from workers.history.past_events import HistoryDatabase, HistoryError, NotMoved
 from workers.history.postgres_history import PostgresHistory
 from workers.history.sqlite_history import SqliteHistory
 
@@ -179,10 +179,11 @@ def test_a_file_that_is_moved_while_it_is_written_is_an_error_and_the_next_write
     path = history.directory / "2026-11.sqlite"
     write = sqlite_history._write
 
-    def moved_meanwhile(db: sqlite3.Connection, events: Any) -> None:
-        write(db, events)
+    def moved_meanwhile(db: sqlite3.Connection, events: Any) -> list[NotMoved]:
+        left = write(db, events)
         with suppress(FileNotFoundError):
             path.rename(tmp_path / "away")
+        return left
 
     monkeypatch.setattr(sqlite_history, "_write", moved_meanwhile)
     with pytest.raises(HistoryError, match="was moved away while it was written"):

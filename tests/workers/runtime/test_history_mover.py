@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from receiver.inbox import Outcome
-from receiver.inbox.history_moves import HistoryMoves
+from receiver.inbox import Outcome, keys
+from receiver.inbox.effect_store import EffectStore
+from receiver.inbox.history_moves import BEGINNING, HistoryMoves
 from receiver.inbox.queries.event_pages import WholeEvent
 from tests.receiver.inbox.test_history_moves import settle
 from tests.receiver.inbox.test_inbox import claim_one
@@ -144,6 +145,33 @@ def test_a_mover_that_hung_does_not_write_an_old_run_over_a_new_one(
     past = history.event(event_id)
     assert past
     assert past.record.runs[0].result == "new"
+
+
+def test_a_replay_after_the_clock_was_set_back_is_not_lost(system: System, history: Watched, mover: Mover) -> None:
+    """The history has it as settled later. Its new result was in neither place, and its effect was made again."""
+    event_id, hour = settle(system), 3600
+    system.client.zincrby(keys.DONE, hour * 1000, event_id)
+    assert mover.move(age=-2 * hour, known_for=3600) == Slice(1, 1)
+    past = history.event(event_id)
+    assert past
+    moves = HistoryMoves(system.client)
+    moves.restore([past.whole])
+    system.administration.reopen([f"{event_id}|shop.greet"], {})
+    effects = EffectStore(system.client, keep=60, at_work=1)
+    effects.end(f"o:{event_id}", "shop.greet|mail", "", b'"sent"')
+    system.inbox.finish([Outcome(claim_one(system.inbox, "shop.greet"), "done", {"result": "new"})])
+    mover._position = BEGINNING
+    assert move(mover) == Slice(1, 0)
+    record = system.ledger.event(event_id)
+    assert record
+    assert record.runs[0].result == "new"
+    assert mover._refused == {}, "doctor has nothing to say"
+    assert mover.move(age=-2 * hour, known_for=3600) == Slice(1, 1), "when the clock has reached that time"
+    past = history.event(event_id)
+    assert past
+    assert past.record.runs[0].result == "new"
+    assert list(past.once) == [b"shop.greet|mail"]
+    assert system.identity_holds()
 
 
 def test_a_young_event_stays(system: System, mover: Mover) -> None:
