@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,8 +33,8 @@ MARK_BYTES = 190
 REPORT_SECONDS = 60
 """A housekeeper reports every few seconds. Its report no longer counts this long after the last."""
 
-Position = tuple[float | str, str]
-BEGINNING: Position = ("-inf", "")
+Position = tuple[float, str]
+BEGINNING: Position = (-math.inf, "")
 
 
 class SettledPage(NamedTuple):

@@ -30,7 +30,8 @@ SHORT_OF_MEMORY = 0.7
 """Part of maxmemory. From here on events are moved as soon as they have settled, and without pauses; at 0.85 new
 deliveries go to the spool."""
 WALK_EVERY = 30.0
-"""Events that could not be moved are tried again after this many seconds; until then the mover goes on after them."""
+"""Events that could not be moved are tried again after this many seconds; until then the mover goes on after them, also
+while it always finds new ones."""
 
 
 class Slice(NamedTuple):
@@ -42,7 +43,8 @@ class Slice(NamedTuple):
 class Mover:
     def __init__(self, client: Redis, database: HistoryDatabase) -> None:
         self._moves, self._database = HistoryMoves(client), database
-        self._position, self._began = BEGINNING, time.monotonic()
+        self._position = self._reached = BEGINNING
+        self._began = time.monotonic()
         self._refused: dict[str, str] = {}
         self.left: dict[str, str] = {}
         """Events that the database could not store in the last walk through all, each with the reason."""
@@ -55,18 +57,25 @@ class Mover:
         page = self._moves.settled(age=age, position=self._position, many=many)
         self._position = page.position
         if not page.examined:
-            self._begin_again()
+            self._begin_again(is_end=True)
             return Slice(0, 0)
         left = {one.id: one for one in self._database.write([PastEvent(*one) for one in page.events])}
         self._refused |= {one.id: one.reason for one in left.values() if not one.newer}
         self._moves.settle_after({one.id: one.newer for one in left.values() if one.newer})
         stored = (one for one in page.events if one.id not in left)
-        return Slice(page.examined, self._moves.replace_by_marks(stored, known_for=known_for))
+        moved = self._moves.replace_by_marks(stored, known_for=known_for)
+        self._begin_again(is_end=False)
+        return Slice(page.examined, moved)
 
-    def _begin_again(self) -> None:
-        """At the end. New events come after the position; those before it could not be moved, and are tried again."""
-        if time.monotonic() - self._began >= WALK_EVERY:
+    def _begin_again(self, *, is_end: bool) -> None:
+        """New events come after the position; those before it could not be moved, or came there later, and are tried
+        again. The time counts from where the last walk was broken off, so that new events are not held up, however long
+        it takes to get there."""
+        if self._position < self._reached and not is_end:
+            self._began = time.monotonic()
+        elif time.monotonic() - self._began >= WALK_EVERY:
             self.left, self._refused = self._refused, {}
+            self._reached = BEGINNING if is_end else self._position
             self._position, self._began = BEGINNING, time.monotonic()
 
 

@@ -100,6 +100,47 @@ def test_events_that_cannot_be_stored_stay_and_block_no_others(system: System, h
     assert mover.left == {}
 
 
+def test_what_was_left_is_tried_again_although_new_events_settle_all_the_time(
+    system: System, history: Watched, mover: Mover
+) -> None:
+    """A page was never empty. What was imported, was refused or had changed stayed in Redis for hours."""
+    refused, imported = settle(system), ""
+    history.refused = {refused}
+    for _ in range(3):
+        new = [settle(system) for _ in range(2)]
+        assert move(mover, 3).moved == 2
+        assert {system.status(one) for one in new} == {"unknown"}
+        if not imported:
+            imported = settle(system)
+            system.client.zincrby(keys.DONE, -3_600_000, imported)
+    assert [system.status(one) for one in (refused, imported)] == ["settled"] * 2
+    mover._began -= history_mover.WALK_EVERY
+    settle(system)
+    assert move(mover, 3) == Slice(1, 1)
+    assert mover.left == {refused: "too deep"}
+    history.refused = set()
+    assert move(mover, 3) == Slice(2, 2)
+    assert [system.status(one) for one in (refused, imported)] == ["unknown"] * 2
+
+
+def test_new_events_are_not_held_up_by_those_that_cannot_be_moved(
+    system: System, history: Watched, mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a walk takes to come back to where the last one ended, it goes on there."""
+    history.refused = {settle(system) for _ in range(6)}
+    assert [move(mover, 2) for _ in range(3)] == [Slice(2, 0)] * 3
+    monkeypatch.setattr(history_mover, "WALK_EVERY", 0.0)
+    settle(system)
+    assert move(mover, 2) == Slice(1, 1)
+    monkeypatch.setattr(history_mover, "WALK_EVERY", 30.0)
+    new = [settle(system) for _ in range(4)]
+    for _ in range(3):
+        mover._began -= 3600
+        assert move(mover, 2) == Slice(2, 0)
+    assert [move(mover, 2) for _ in range(2)] == [Slice(2, 2)] * 2
+    assert {system.status(one) for one in new} == {"unknown"}
+
+
 def test_an_event_that_is_replayed_while_it_is_written_is_moved_later_with_its_new_run(
     system: System, history: Watched, mover: Mover
 ) -> None:
