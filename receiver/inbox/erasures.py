@@ -119,6 +119,14 @@ class Erasures(ServerUser):
             replies += script_runner.run_one(self.client, "erase", erasure, int(open_too), *these)
         return [ErasedAs(one.decode()) for one in replies]
 
+    def settled(self, ids: Sequence[str]) -> list[WholeEvent]:
+        """Those of the events that Redis has settled, which are moved to the history or may have been read for that."""
+        pipeline = self.client.pipeline(transaction=False)
+        for event_id in ids:
+            pipeline.zscore(keys.DONE, event_id)
+        times = {event_id: int(at) for event_id, at in zip(ids, pipeline.execute(), strict=True) if at}
+        return [one._replace(settled_at=times[one.id]) for _, one in self._read(list(times)) if one]
+
     # What is kept outside of events
 
     def hashes(self, *patterns: str) -> Iterator[tuple[str, dict[bytes, bytes]]]:

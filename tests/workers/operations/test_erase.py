@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from receiver.inbox import Outcome, keys
 from receiver.inbox.administration import ReopenResult
 from receiver.inbox.effect_store import EffectStore
+from receiver.inbox.history_moves import HistoryMoves
 from receiver.inbox.outcomes import OutcomeKind
 from tests.receiver.inbox.test_inbox import GREET, claim_one, route
 from tests.support.harness import Server, System, eventually
@@ -21,7 +23,7 @@ from tests.support.marked_person import MARK, OTHER, Placed, everything, order, 
 from tests.support.past_events import past_event
 from tests.support.postgres import needs_postgres, postgres_server
 from workers.history.configured_history import open_history
-from workers.history.past_events import HistoryError
+from workers.history.past_events import HistoryError, PastEvent
 from workers.operations.erasure.erasing import Erasing
 from workers.operations.erasure.plugin_hooks import PluginHooks
 from workers.operations.erasure.subject import Subject
@@ -252,6 +254,51 @@ def test_what_moves_or_is_written_between_survey_and_erasure_is_erased(tmp_path:
     assert effects.read(place, "shop.greet|mail") == b"done null"
     assert receipt.missed == []
     assert receipt.subject == looked.subject.digest(receipt.salt) != looked.subject.digest("")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=[pytest.mark.full, needs_postgres])])
+def test_a_slow_mover_brings_nothing_back_after_an_erasure(tmp_path: Path, marked: System, kind: str) -> None:
+    """It has read the events before. Their contents were in the history after the receipt was stored."""
+    with ExitStack() as stack:
+        if kind == "postgresql":
+            text, server = marked.config_file.read_text(), stack.enter_context(postgres_server())
+            marked.config_file.write_text(text.replace('url = "sqlite"', f'url = "{server.new_database()}"'))
+
+        def settle(number: int, mark: str) -> str:
+            event_id = marked.accept("order.paid", data=order(number, mark))
+            (run,) = route(marked.inbox, claim_one(marked.inbox), GREET)
+            marked.inbox.finish([Outcome(run, OutcomeKind.DONE, {"result": mark, "version": "1"})])
+            return event_id
+
+        looked = survey(marked)
+        history = looked.history
+        assert history
+        settle(1, OTHER)
+        mover = Mover(marked.client, history)
+        assert mover.move(age=-1, known_for=3600.0).moved == 1
+        ids = [settle(2, MARK), settle(3, MARK)]
+        read = HistoryMoves(marked.client).settled(age=-1).events
+        assert [one.id for one in read] == ids
+        looked.run()
+        receipt = Erasing(looked, PluginHooks(marked.config)).run("a test", open_too=False)
+        assert receipt.missed == []
+        assert len(history.write([PastEvent(*one) for one in read])) == 2
+        assert traces([tmp_path], history) == []
+        assert mover.move(age=-2, known_for=3600.0).moved == 2
+        assert [one.is_erased for one in history.events(ids)] == [True, True]
+        assert marked.identity_holds()
+        history.close()
+
+
+def test_an_erasure_begins_no_history(marked: System) -> None:
+    """It may be run on another host than the one that will have it."""
+    marked.accept("order.paid", data=order(1, MARK))
+    (run,) = route(marked.inbox, claim_one(marked.inbox), GREET)
+    marked.inbox.finish([Outcome(run, OutcomeKind.DONE, {"result": MARK, "version": "1"})])
+    told = marked.run_cli("erase", "--store", "north", "--match", f"customer.email={MARK}", "--yes")
+    assert told.returncode == 0, told.stderr
+    assert not (marked.config.data_dir / "history").exists()
+    assert not marked.client.exists(keys.HISTORY_PLACE)
 
 
 def test_an_event_that_cannot_be_erased_is_named_and_the_exit_code_says_so(marked: System) -> None:

@@ -23,7 +23,7 @@ from receiver.inbox.erasures import ErasedAs, Erasures, Receipt
 from receiver.inbox.redis.persistence import rewrite_files
 from receiver.spool import compact, open_events, open_existing_refusals
 from receiver.spool.database import DamagedFileError
-from workers.history.past_events import HistoryDatabase
+from workers.history.past_events import HistoryDatabase, PastEvent
 from workers.history.row_format import day_name
 from workers.operations.erasure.erased_events import erased
 from workers.operations.erasure.plugin_hooks import PluginHooks
@@ -116,9 +116,10 @@ class Erasing:
         return int(self._config.redis.ack == "replica")
 
     def _erase_events(self, ids: Sequence[str], erasure: str, open_too: bool) -> None:
-        """In Redis, then in the history, where they may have been moved meanwhile."""
+        """In Redis, then in the history, where they may have been moved meanwhile, or may be moved now by a process
+        that has read them before. A history that has nothing yet is not begun here: another host may be to have it."""
         self._erase_in_redis(ids, erasure, open_too)
-        if self._history is not None:
+        if self._history is not None and self._history.sizes().parts:
             for at in range(0, len(ids), HISTORY_SLICE):
                 self._erase_past(self._history, ids[at : at + HISTORY_SLICE], erasure)
 
@@ -138,9 +139,15 @@ class Erasing:
                 time.sleep(POLL_SECONDS)
 
     def _erase_past(self, history: HistoryDatabase, ids: Sequence[str], erasure: str) -> None:
+        """Those that are erased in Redis are stored first: no older state, with its content, is stored after them."""
+        here = [one for one in (PastEvent(*one) for one in self._erasures.settled(ids)) if one.is_erased]
+        if here:
+            history.write(here)
         stamp = f"{int(time.time() * 1000)} {erasure}".encode()
         events = [erased(one, stamp) for one in history.events(ids, every=True) if not one.is_erased]
         for one in history.write(events) if events else ():
+            if one.newer:
+                raise Unfinished("some of the events were replayed meanwhile: run the same command again")
             self._missed[one.id] = f"the history cannot store it without its content: {one.reason}"
 
     def _erase_new_texts(self) -> None:
