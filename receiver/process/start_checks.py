@@ -54,6 +54,16 @@ def require_free_port(bind: str, *, key: str) -> None:
             raise ConfigError(f"cannot listen on {bind}: {error.strerror}; {fix}") from None
 
 
+def require_new_address(bind: str, *, old: str, key: str) -> None:
+    """Raise ConfigError if a server that listens at the old address cannot change to this one in a reload: gunicorn
+    would end after a few tries."""
+    if bind == old:
+        return
+    if bind.rpartition(":")[2] == old.rpartition(":")[2]:  # the processes that are replaced have the port
+        raise ConfigError(f"{key} has changed to {bind}, on the same port: restart to use it, or set another port")
+    require_free_port(bind, key=key)
+
+
 def prepare_data_dir(data_dir: Path, *, set_by: str = "") -> None:
     """Create the data directory, and close it to other users. Raises ConfigError if it cannot be written.
 

@@ -32,7 +32,7 @@ from receiver.process.earlier_data import require_no_earlier_data
 from receiver.process.process_files import hold
 from receiver.process.service_manager import ServiceManager
 from receiver.process.standard_streams import open_closed_streams
-from receiver.process.start_checks import prepare_data_dir, require_free_port
+from receiver.process.start_checks import prepare_data_dir, require_free_port, require_new_address
 from receiver.server.loop_worker import ENDING, LoopWorker
 from receiver.spool import EVENTS_FORMAT, REFUSED_FILE, REFUSED_FORMAT, check_format, events_files
 
@@ -180,14 +180,9 @@ def begin_worker(config: Config) -> None:
 
 def check_change(old: Config, new: Config) -> None:
     """Raise for a config that a reload cannot use. What has not changed is not checked again."""
-    if port_of(new.receiver.bind) != port_of(old.receiver.bind):  # on the same port, the old address is in the way
-        require_free_port(new.receiver.bind, key="[receiver] bind")
+    require_new_address(new.receiver.bind, old=old.receiver.bind, key="[receiver] bind")
     if new.receiver.spool != old.receiver.spool:
         check_redis(new)
-
-
-def port_of(bind: str) -> str:
-    return bind.rpartition(":")[2]
 
 
 def check_redis(config: Config) -> None:

@@ -166,6 +166,18 @@ def test_hup_refuses_a_port_in_use_and_goes_on_at_the_old_one(web: System) -> No
         web.deliver()
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1"])  # of this host, and of none
+def test_hup_refuses_another_host_on_the_same_port_and_goes_on_at_the_old_one(web: System, host: str) -> None:
+    """gunicorn ended after a few tries: its workers had the port, or the address was not of this host."""
+    text = web.config_file.read_text()
+    web.config_file.write_text(text.replace(f'bind = "127.0.0.1:{web.port}"', f'bind = "{host}:{web.port}"'))
+    web.processes[0].send(signal.SIGHUP)
+    eventually(lambda: f"[receiver] bind has changed to {host}:{web.port}" in web.log("web"), what="the log says so")
+    assert "config refused, the old one stays" in web.log("web")
+    web.deliver()
+    assert "Connection in use" not in web.log("web")
+
+
 def test_a_port_in_use_is_one_sentence_and_exit_code_2(system: System) -> None:
     with socket.create_server(("127.0.0.1", system.port)):
         done = system.run_cli("web")

@@ -13,6 +13,7 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.config.reloading import adopt
 from receiver.contract.errors import StorehooksError
+from receiver.process.start_checks import require_new_address
 from workers.console.access import require_safe
 from workers.processes import SignOfLife, die_with_parent
 
@@ -80,6 +81,7 @@ def read_again(config: Config) -> tuple[Config, list[str]]:
     """The config of now, and the keys that need a restart. Raises StorehooksError for one that is refused."""
     found, left = adopt(config, load_from_environment(str(config.path) if config.path else None))
     require_safe(found.console)
+    require_new_address(found.console.bind, old=config.console.bind, key="[console] bind")
     return found, left
 
 

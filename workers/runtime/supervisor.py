@@ -117,7 +117,7 @@ class Supervisor:
         self.selector.unregister(descriptor)
 
     def on_hup(self, call: Callable[[], None]) -> None:
-        """Also call this function on HUP, which is passed on to every process."""
+        """Also call this function on HUP, which is then passed on to every process."""
         self._on_hup = call
 
     def change(self, before: list[Program], after: list[Program]) -> None:
@@ -165,8 +165,8 @@ class Supervisor:
             key.data()
         seen, self._signals.seen = self._signals.seen, []
         if signal.SIGHUP in seen:
+            self._on_hup()  # first: a process may take the port that this one is about to try
             self.signal("", signal.SIGHUP)
-            self._on_hup()
         if signal.SIGTERM in seen or signal.SIGINT in seen:
             self._stopping = True
         now = time.monotonic()

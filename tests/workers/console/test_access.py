@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from receiver.contract.errors import ConfigError
 from receiver.inbox import keys
 from receiver.inbox.console_logins import ConsoleLogins
 from tests.support.console import PASSWORD, VIEWER, RunningConsole, running_console
-from tests.support.harness import SECRET, System, children_of, comm, eventually
+from tests.support.harness import SECRET, System, children_of, comm, eventually, free_port
 from workers.console.access import allowed_origins, new_link, require_safe
 from workers.console.application import PUBLIC, create_app
 
@@ -345,6 +347,47 @@ def test_hup_loads_the_config_again_and_refuses_a_bad_one(console: RunningConsol
         config.write_text(text)
         process.send(signal.SIGHUP)
         eventually(lambda: login_status(console, VIEWER) == 303, 30, what="the old password again")
+
+
+def test_hup_refuses_an_address_that_the_console_cannot_listen_on_and_goes_on_at_the_old_one(
+    make_system: Callable[..., System],
+) -> None:
+    """Its web process ended, and again each few seconds, until the file was corrected."""
+    system, port = make_system(), free_port()
+    given = system.config_file.read_text()
+
+    def use(address: str) -> None:
+        section = f'[console]\nbind = "{address}"\npassword = "{PASSWORD}"'
+        system.config_file.write_text(given.replace('[console]\nbind = "127.0.0.1:0"', section))
+
+    def shows(port: int) -> bool:
+        with suppress(httpx2.HTTPError):
+            return httpx2.get(f"http://127.0.0.1:{port}/login", timeout=5).status_code == 200
+        return False
+
+    def web_process() -> int:
+        return next((pid for pid in children_of(process.pid) if comm(pid) == "sh-console web"), 0)
+
+    use(f"127.0.0.1:{port}")
+    (process,) = system.start("console")
+    eventually(lambda: shows(port), what="the console answers")
+    web = web_process()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        for address, why in (
+            (f"127.0.0.1:{taken}", f"cannot listen on 127.0.0.1:{taken}"),
+            (f"0.0.0.0:{port}", f"[console] bind has changed to 0.0.0.0:{port}"),
+        ):
+            use(address)
+            process.send(signal.SIGHUP)
+            eventually(lambda why=why: why in system.log("console"), what="the log says so")
+    assert shows(port)
+    assert (web_process(), "Connection in use" in system.log("console")) == (web, False)
+    use(f"127.0.0.1:{(new := free_port())}")
+    process.send(signal.SIGHUP)
+    eventually(lambda: shows(new), what="it listens on a free port")
+    os.kill(web, signal.SIGKILL)
+    eventually(lambda: web_process() not in (0, web) and shows(new), what="so does a process that is started later")
 
 
 def login_status(console: RunningConsole, password: str) -> int:
