@@ -1,5 +1,5 @@
-"""Helpers for processes: commands, children that end with their parent, their signs of life, orphans, signals in a
-loop, what is due."""
+"""Helpers for processes: commands, forks, children that end with their parent, their signs of life, orphans, signals in
+a loop, what is due."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 from receiver.process.standard_streams import open_closed_streams
 
@@ -73,6 +73,20 @@ def reap_orphans_if_first() -> None:
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
             os._exit(code if code >= 0 else 128 - code)
+
+
+def fork(run: Callable[[], NoReturn]) -> tuple[int, int]:
+    """Fork a process that calls `run`; returns its pid and its pidfd. Raises OSError at a limit of processes, memory or
+    descriptors, and leaves nothing then."""
+    pid = os.fork()
+    if pid == 0:
+        run()
+    try:
+        return pid, os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def isolate_child(parent: int, *, keep_open: Iterable[int] = ()) -> None:

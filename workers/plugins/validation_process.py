@@ -17,7 +17,7 @@ from receiver.inbox import Declaration
 from receiver.inbox.model import read_declaration
 from workers.plugins import discovery, validation
 from workers.plugins.plugin_code import SourceCopies, ValidatedCode
-from workers.processes import describe_exit, isolate_child, wait_for_exit
+from workers.processes import describe_exit, fork, isolate_child, wait_for_exit
 
 LOAD_SECONDS = 60
 """How long plugins may take to load: when they are validated, and in each child process."""
@@ -46,17 +46,22 @@ def validate_plugin(config: Config, which: str) -> list[Declaration]:
 class ValidationProcess:
     """A forked process that loads plugins, reports their handlers or what is wrong with them, and ends.
 
-    With `code`, plugins that are files are those copies, and only packages are loaded from disk again.
+    If it cannot be started, that is a PluginError, too. With `code`, plugins that are files are those copies, and only
+    packages are loaded from disk again.
     """
 
     def __init__(self, config: Config, only: str = "", *, code: ValidatedCode | None = None) -> None:
         self.config = config
         parent = os.getpid()
-        self._report = os.memfd_create("report")  # unlike a pipe, it takes a report of any size before it is read
-        self._pid = os.fork()
-        if self._pid == 0:
-            _load_and_report(config, self._report, parent, only, code)
-        self._pidfd = os.pidfd_open(self._pid)
+        try:
+            self._report = os.memfd_create("report")  # unlike a pipe, it takes a report of any size before it is read
+            try:
+                self._pid, self._pidfd = fork(lambda: _load_and_report(config, self._report, parent, only, code))
+            except OSError:
+                os.close(self._report)
+                raise
+        except OSError as error:  # a limit of processes, memory or descriptors
+            raise PluginError(f"no process can be started that loads the plugins: {error.strerror}") from None
 
     def fileno(self) -> int:
         """Readable when the process has ended."""

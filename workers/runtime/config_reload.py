@@ -62,7 +62,10 @@ class ConfigReload:
                 log.warning("plugins cannot be loaded as they were validated; validating them again", plugins=missing)
             self.faulty = sorted(missing)
             why = "; ".join(f"{plugin}: {reason}" for plugin, reason in missing.items())
-            self._start(ValidationProcess(config, code=code), missing=why)
+            try:
+                self._start(ValidationProcess(config, code=code), missing=why)
+            except StorehooksError as error:
+                self._note_fault(error)
 
     def _start(self, validation: ValidationProcess, *, missing: str = "") -> None:
         self._validation, self._missing = validation, missing
@@ -76,15 +79,19 @@ class ConfigReload:
         except StorehooksError as error:
             if not self._missing:
                 _log_refusal(error)
-            elif self.fault != str(error):  # it is tried every few seconds, and logged once
-                self.fault = str(error)
-                log.error("a plugin cannot be loaded any more; child processes that have it keep it", why=error.logged)
-                self._on_fault()
+            else:
+                self._note_fault(error)
         else:
             self.fault = self._missing
             self._adopt(validation.config, plugins)
         if self._reload_follows:
             self.begin()
+
+    def _note_fault(self, error: StorehooksError) -> None:
+        if self.fault != str(error):  # it is tried every few seconds, and logged once
+            self.fault = str(error)
+            log.error("a plugin cannot be loaded any more; child processes that have it keep it", why=error.logged)
+            self._on_fault()
 
 
 def _log_refusal(error: StorehooksError) -> None:

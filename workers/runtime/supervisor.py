@@ -19,7 +19,16 @@ from typing import Any, NoReturn
 
 from receiver.config import Config
 from workers.plugins.validation_process import LOAD_SECONDS, ValidatedPlugins
-from workers.processes import ENDED_BY, Signals, SignOfLife, describe_exit, isolate_child, name_process, wait_for_exit
+from workers.processes import (
+    ENDED_BY,
+    Signals,
+    SignOfLife,
+    describe_exit,
+    fork,
+    isolate_child,
+    name_process,
+    wait_for_exit,
+)
 
 STEADY_SECONDS = 5.0
 """A process that ran this long is restarted without a pause."""
@@ -89,15 +98,21 @@ class Supervisor:
         """When HUP was last sent to processes."""
 
     def start(self, program: Program, restarts: int = 0) -> None:
+        """Start a process. At a limit of processes, memory or descriptors it is tried again, and the others go on."""
         sys.stdout.flush()
-        parent, sign = os.getpid(), SignOfLife(self._awaited.get(program.name))
+        parent = os.getpid()
         # A child has our handlers at first, which would keep a signal to themselves; HUP waits until it has its own.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, *ENDED_BY})
-        pid = os.fork()
-        if pid == 0:
-            _run_and_exit(program, parent, sign)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        child = _Child(program, pid, os.pidfd_open(pid), time.monotonic(), restarts, sign)
+        try:
+            sign = SignOfLife(self._awaited.get(program.name))
+            pid, pidfd = fork(lambda: _run_and_exit(program, parent, sign))
+        except OSError as error:
+            self._report(f"{program.name} cannot be started: {error.strerror}; trying again in {LONGEST_PAUSE:g} s")
+            self._to_restart.append((time.monotonic() + LONGEST_PAUSE, program, restarts))
+            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        child = _Child(program, pid, pidfd, time.monotonic(), restarts, sign)
         self._children[program.name] = child
         self.selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._restart(child))
 

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import orjson
 
@@ -25,7 +25,7 @@ from receiver import logs
 from receiver.inbox import Run, StoredEvent
 from receiver.inbox.outcomes import Ending, RunResult
 from workers.plugins.validation_process import LOAD_SECONDS
-from workers.processes import describe_exit, isolate_child, name_process
+from workers.processes import describe_exit, fork, isolate_child, name_process
 from workers.runtime.pool.run_limits import GRACE, over_memory, over_time
 
 SEND_SECONDS = 1.0
@@ -46,10 +46,10 @@ class ChildHandle:
     """While it lives, its channel and its pidfd are in the selector of the pool, with this object as their data."""
 
     def __init__(
-        self, pid: int, channel: socket.socket, tickets: tuple[int, int], selector: selectors.BaseSelector
+        self, pid: int, pidfd: int, channel: socket.socket, tickets: tuple[int, int], selector: selectors.BaseSelector
     ) -> None:
         self.pid = pid
-        self.pidfd = os.pidfd_open(pid)
+        self.pidfd = pidfd
         self.batch: deque[Run] = deque()
         """Runs given and not yet ended, in order; the first is under way."""
         self.ready = False
@@ -77,17 +77,21 @@ class ChildHandle:
 
     @classmethod
     def start(cls, serve: Callable[[socket.socket, int], None], selector: selectors.BaseSelector) -> ChildHandle:
-        """Fork a process that calls `serve` with its end of the channel and the pipe it reads tickets from."""
-        ours, theirs = socket.socketpair()
-        tickets_out, tickets_in = os.pipe()
-        os.set_blocking(tickets_out, False)
+        """Fork a process that calls `serve` with its end of the channel and the pipe it reads tickets from. Raises
+        OSError if it cannot be started, and leaves nothing then."""
         parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            _serve_and_exit(serve, theirs, tickets_out, parent)
-        theirs.close()
+        with contextlib.ExitStack() as ends:
+            ours, theirs = socket.socketpair()
+            ends.enter_context(ours)
+            with theirs:
+                tickets = os.pipe()
+                for descriptor in tickets:
+                    ends.callback(os.close, descriptor)
+                os.set_blocking(tickets[0], False)
+                pid, pidfd = fork(lambda: _serve_and_exit(serve, theirs, tickets[0], parent))
+            ends.pop_all()
         ours.settimeout(SEND_SECONDS)
-        return cls(pid, ours, (tickets_out, tickets_in), selector)
+        return cls(pid, pidfd, ours, tickets, selector)
 
     @property
     def idle(self) -> bool:
@@ -249,7 +253,7 @@ class ChildHandle:
 
 def _serve_and_exit(
     serve: Callable[[socket.socket, int], None], channel: socket.socket, tickets: int, parent: int
-) -> None:
+) -> NoReturn:
     """In the child. It leads a session of its own, so that it can be killed with all it started."""
     code = 1
     try:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from receiver import logs
 from receiver.config import Config
 from receiver.inbox import Run
 from receiver.inbox.outcomes import Ending
@@ -43,6 +44,11 @@ class ChildPool:
         self._stop_flag = mmap.mmap(-1, 1)
         """Shared with the child processes: `ctx.stopping` reads it."""
         self._start_after = 0.0
+        self._outage = logs.OutageLog(
+            logs.get("pool"),
+            begins="a child process cannot be started; trying again each second",
+            ends="child processes can be started again",
+        )
         self._schedule = Schedule()
         self._changed: list[str] = []
 
@@ -93,11 +99,18 @@ class ChildPool:
         yield from self._returned
 
     def fill(self) -> None:
-        """Start missing child processes. After one that could not load its plugins, the next waits a moment."""
+        """Start missing child processes. After one that could not be started or load its plugins, the next waits a
+        moment."""
         while len(self.children) < self._size and time.monotonic() >= self._start_after:
             serve = partial(child.serve, self.config, self._code, lambda: self._stop_flag[0] == 1, self.lease)
-            process = ChildHandle.start(serve, self._selector)
-            self.children[process.pid] = process
+            try:
+                process = ChildHandle.start(serve, self._selector)
+            except OSError as error:  # a limit of processes, memory or descriptors; those that are there go on
+                self._start_after = time.monotonic() + PAUSE_AFTER_LOAD_FAILURE
+                self._outage.failed(why=error.strerror)
+            else:
+                self._outage.worked()
+                self.children[process.pid] = process
 
     def poll(self) -> tuple[list[EndedRun], list[Run]]:
         """The runs that have ended since the last call, and the runs that were returned and not begun."""
