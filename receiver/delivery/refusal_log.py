@@ -14,7 +14,6 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,11 +139,12 @@ class RefusalLog:
         with self._lock:
             buffer, self._buffer = self._buffer, RefusalBuffer()
         with self._writing:
-            if self._closed or not (buffer.count or (self._data_dir / REFUSED_FILE).exists()):
-                return  # the file is created with the first refusal
+            if self._closed:
+                return
             refusals = buffer.all()
             try:
-                self._write(refusals)
+                if refusals or (self._data_dir / REFUSED_FILE).exists():  # it is created with the first refusal
+                    self._write(refusals)
             except Exception as error:  # noqa: BLE001  the thread must survive any error of disk or file
                 self._lost += sum(one.has_body for one in refusals)
                 text = "refused deliveries cannot be written"
@@ -191,9 +191,14 @@ class RefusalLog:
         if self._report is None or not self._unreported or time.monotonic() < self._report_after:
             return
         self._report_after = time.monotonic() + REPORT_EVERY
-        with self._writing, suppress(RedisError, sqlite3.Error):  # then it is tried again
-            self._report(self._refusals.by_store(named=False) if self._refusals else ())
-            self._unreported = False
+        with self._writing:
+            try:
+                self._report(self._refusals.by_store(named=False) if self._refusals else ())
+                self._unreported = False
+            except (RedisError, sqlite3.Error):  # it is tried again
+                pass
+            except Exception as error:  # noqa: BLE001  the thread must survive any error here, too
+                self._problems.error("the number of refused deliveries cannot be reported", why=str(error))
 
     def _write_forever(self) -> None:
         while True:

@@ -300,7 +300,12 @@ class SubscriptionCheck:
         handlers = declared_handlers(self._redis) if due else Handlers()
         for store in due:
             self._busy.add(store)
-            threading.Thread(target=self._check_and_reschedule, args=(config, store, handlers), daemon=True).start()
+            checking = threading.Thread(target=self._check_and_reschedule, args=(config, store, handlers), daemon=True)
+            try:
+                checking.start()
+            except RuntimeError:  # a limit of threads
+                self._busy.discard(store)
+                raise
         return len(self._busy)
 
     def _check_and_reschedule(self, config: Config, store: str, handlers: Handlers) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import sqlite3
@@ -25,6 +26,7 @@ from receiver.contract.intake import receive
 from receiver.contract.signing.presets import PRESETS
 from receiver.contract.signing.signatures import Scheme
 from receiver.contract.stored_headers import MAX_NAME, NOT_STORED, _is_credential, headers_of_refusal, stored_headers
+from receiver.delivery import refusal_log
 from receiver.delivery.refusal_log import RefusalBuffer, RefusalLog
 from receiver.spool import REFUSED_FILE, Refusal, Refusals, database, open_refusals
 from receiver.spool.database import WAL_BYTES
@@ -655,6 +657,38 @@ def test_refusals_that_could_not_be_written_are_counted_later_and_not_said_to_be
     writer.close()
     (of,) = open_refusals(tmp_path).by_store()
     assert (of.total, of.with_body) == (4, 1)
+
+
+def test_unexpected_errors_do_not_end_the_thread_that_stores_refused_deliveries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After one, no refused delivery of the process was stored any more, and nothing said so."""
+    exists, failed, reported = Path.exists, [], []
+
+    def exists_later(path: Path) -> bool:
+        if path.name == REFUSED_FILE and not failed:
+            failed.append(path)
+            raise OSError(errno.EIO, "Input/output error")
+        return exists(path)
+
+    def report(stores: Any) -> None:
+        reported.append([one.total for one in stores])
+        if len(reported) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    for name in ("WRITE_EVERY", "REPORT_EVERY"):
+        monkeypatch.setattr(refusal_log, name, 0.01)
+    monkeypatch.setattr(Path, "exists", exists_later)
+    with capture_logs() as lines:
+        writer = RefusalLog(tmp_path, Bounds(3600, 1 << 20), report)
+        eventually(lambda: failed, what="the disk fails")
+        writer.add(refusal(time.time()))
+        eventually(lambda: reported == [[1], [1]], what="it is stored, and the report is tried again")
+        writer.add(refusal(time.time()))
+        eventually(lambda: reported[2:] == [[2]], what="so is the next one")
+    writer.close()
+    said = [(line["event"], line["why"]) for line in lines]
+    assert said == [("the number of refused deliveries cannot be reported", "[Errno 24] Too many open files")]
 
 
 def test_a_buffer_full_of_lines_that_could_not_be_written_takes_new_refusals() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from standardwebhooks import Webhook
 
 from receiver.config import load
 from receiver.contract.errors import ConfigError
-from receiver.inbox import Declaration, Outcome, keys
+from receiver.inbox import Declaration, Outcome, alert_store, keys
 from receiver.inbox.alert_store import MAX_ALERTS, Alert, AlertMessage, AlertStore
 from receiver.inbox.counter_buffer import CounterBuffer
 from receiver.inbox.outcomes import OutcomeKind
@@ -576,6 +577,40 @@ def test_a_message_to_an_unknown_target_is_postponed(make_system: Callable[..., 
     (message,) = eventually(lambda: [one for one in AlertStore(redis).messages() if one.tries], what="it was tried")
     assert message.error == "the config of this housekeeper has no such target"
     assert message.next_at, "another housekeeper may have the target"
+
+
+def test_threads_that_cannot_be_started_end_neither_alerts_nor_the_heartbeat(
+    make_system: Callable[..., System], redis: Redis, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one ended the thread that sends, and nothing said so; each one took a place for good."""
+    heartbeat = f'[alerts]\nheartbeat_url = "{target.url}/ping"\nheartbeat_private = true\n'
+    system = make_system(more=heartbeat + targets_of(target))
+    for name, value in {"ROUND_EVERY": 0.01, "HEARTBEAT_EVERY": 0.1}.items():
+        monkeypatch.setattr(alert_sending, name, value)
+    monkeypatch.setattr(alert_store, "LEASE_MS", 50)
+    start, failed = threading.Thread.start, []
+
+    def at_the_limit(thread: threading.Thread) -> None:
+        if thread.name == "alert" and len(failed) < 3 * alert_sending.THREADS:
+            failed.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", at_the_limit)
+    judge_as(redis, FULL)
+    sending = alert_sending.AlertThread(lambda: system.config)
+    sending.rounded(leads=True)
+    with capture_logs() as lines:
+        sending.start()
+        eventually(lambda: {one.path for one in target.received} >= {"/ping", "/alerts"}, what="both are sent")
+        eventually(lambda: len(lines) == 2, what="the end of the outage is logged")
+    sending.stop()
+    assert len(failed) == 3 * alert_sending.THREADS
+    said = [(line["event"], line.get("why")) for line in lines]
+    assert said == [
+        ("alerts and the heartbeat cannot be sent", "RuntimeError"),
+        ("alerts and the heartbeat can be sent again", None),
+    ]
 
 
 # Order, old readings, damage and a full server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks, 
 from tests.support.harness import eventually
 from tests.support.sandbox_shop import Shop, changing_calls, plugin, running_shop, wait_for_check
 from workers.plugins.router import wanted_by
+from workers.subscriptions import repair
 from workers.subscriptions.managed_store import declared_handlers
 from workers.subscriptions.plan import Change, Plan
 from workers.subscriptions.probe import ProbeFailed, probe
@@ -385,6 +387,30 @@ def test_a_store_is_checked_at_once_when_its_callback_url_has_changed(shop: Shop
     eventually(lambda: background.round() == 0, what="the second check ends")
     second = checks.last_results(["demo"])["demo"]
     assert (first.held_back, "1 subscription for http://127.0.0.1" in second.held_back) == ("", True)
+
+
+def test_a_check_whose_thread_cannot_be_started_is_made_when_it_is_due_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store counted as one that is being checked: once eight did, no store was checked any more."""
+    monkeypatch.setattr(repair, "STORES_AT_ONCE", 1)
+    config = replace_check(shop.system.config, 3600.0)
+    checks, background = SubscriptionChecks(shop.system.client), SubscriptionCheck(lambda: config)
+    start, failed = threading.Thread.start, []
+
+    def at_the_limit(thread: threading.Thread) -> None:
+        if not failed:
+            failed.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", at_the_limit)
+    with pytest.raises(RuntimeError):
+        background.round()
+    checks.check_again_in("demo", 0)
+    assert background.round() == 1
+    eventually(lambda: background.round() == 0, what="the check ends")
+    assert list(checks.last_results(["demo"])) == ["demo"]
 
 
 def replace_check(config: Config, seconds: float) -> Config:

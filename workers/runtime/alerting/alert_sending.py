@@ -17,6 +17,7 @@ from receiver.config.alert_settings import AlertTarget
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.alert_store import AlertMessage, AlertStore
+from receiver.inbox.redis.server_faults import reason_of
 from workers.processes import Schedule
 from workers.runtime.alerting.alert_messages import request
 from workers.storeapi.errors import ApiError, Redirected
@@ -75,6 +76,9 @@ class AlertThread:
         self._outage = logs.OutageLog(
             log, begins="the heartbeat URL does not answer", ends="the heartbeat URL answers again"
         )
+        self._faults = logs.OutageLog(
+            log, begins="alerts and the heartbeat cannot be sent", ends="alerts and the heartbeat can be sent again"
+        )
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
 
     def start(self) -> None:
@@ -91,8 +95,13 @@ class AlertThread:
     def _run(self) -> None:
         while not self._stopping.wait(ROUND_EVERY):
             if time.monotonic() < self._leads_until:
-                with suppress(RedisError):  # the housekeeper logs an outage
+                try:
                     self.round()
+                    self._faults.worked()
+                except RedisError:  # the housekeeper logs an outage
+                    pass
+                except Exception as error:  # noqa: BLE001  a limit of threads: this one goes on
+                    self._faults.failed(why=reason_of(error))
 
     def round(self) -> None:
         config = self._config()
@@ -105,15 +114,15 @@ class AlertThread:
         """Find a task and do it in a thread, if there is a slot. Returns whether there was a slot and a task."""
         if not slots.acquire(blocking=False):
             return False
-        task = None
+        began = False
         try:
-            task = find()
+            if task := find():
+                threading.Thread(target=_do, args=(task, slots), name="alert", daemon=True).start()
+                began = True
         finally:
-            if task is None:
+            if not began:
                 slots.release()
-        if task is not None:
-            threading.Thread(target=_do, args=(task, slots), name="alert", daemon=True).start()
-        return task is not None
+        return began
 
     def _next_delivery(self, config: Config) -> Task | None:
         message = self._store.claim()
