@@ -77,6 +77,7 @@ class KnownData:
         """Until when the data of this id had events when this process last looked."""
         self._other: _Found | None = None
         """Other data, when this process first saw it."""
+        self._problems = logs.ThrottledLog(log)
         self._changed = logs.OutageLog(
             log,
             level="error",
@@ -85,12 +86,18 @@ class KnownData:
         )
 
     def compare(self, client: Redis) -> None:
-        """Compare the data in the server with what this host knows. A server that refuses it is asked again later."""
+        """Compare the data in the server with what this host knows. If one of them cannot be read now, that is done
+        later."""
+        try:
+            known = self._known()
+        except OSError as error:  # what an operator must accept may be in the file
+            self._problems.error("known_data cannot be read; the data in Redis is not compared with it", why=str(error))
+            return
         with suppress(RedisError):
-            self._compare(client)
+            self._compare(client, known)
 
-    def _compare(self, client: Redis) -> None:
-        known, found = self._known(), self._read(client)
+    def _compare(self, client: Redis, known: DataNotice) -> None:
+        found = self._read(client)
         if self._seen_id != known.known_id:  # perhaps another process of this host has learned it
             self._seen, self._seen_id, self._other = 0.0, known.known_id, None
         if not found.id:
@@ -138,7 +145,7 @@ class KnownData:
 
     def _known(self) -> DataNotice:
         """From the file each time: another process of this host may have written it."""
-        with suppress(OSError):
+        with suppress(FileNotFoundError):
             return _parsed(self._file.read_bytes())
         return DataNotice("")
 

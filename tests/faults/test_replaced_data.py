@@ -16,6 +16,7 @@ from receiver import logs
 from receiver.inbox import keys
 from receiver.inbox.known_data import DataChange, KnownData, accept_data, data_notices
 from tests.support.harness import Server, System, eventually, own_server
+from tests.support.logged_lines import capture_logs
 
 NOTICED = "accepted events may be missing from Redis"
 
@@ -202,6 +203,31 @@ def test_an_older_copy_is_reported_although_the_disk_is_full(
     copies.restore(older)
     system.accept()
     monkeypatch.setattr("receiver.inbox.known_data.replace_file", full_disk)
+    assert copies.look(known) == [DataChange.OLDER]
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
+def test_a_notice_that_cannot_be_read_for_a_moment_stays_until_it_is_accepted(
+    system: System, copies: Copies, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """It was replaced, as if the host knew no data yet: what was missing was forgotten."""
+    file = system.config.data_dir / "known_data"
+    copies.look(known_data(system))
+    file.write_text(f"{file.read_text()} older 1700000000000")
+    noticed, read_bytes, failed = file.read_text(), Path.read_bytes, []
+
+    def read_later(path: Path) -> bytes:
+        if path == file and not failed:
+            failed.append(path)
+            raise OSError(code, "it cannot be read")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_later)
+    known = known_data(system)
+    with capture_logs() as lines:
+        known.compare(system.client)
+    assert (len(failed), file.read_text()) == (1, noticed)
+    assert [line["event"] for line in lines] == ["known_data cannot be read; the data in Redis is not compared with it"]
     assert copies.look(known) == [DataChange.OLDER]
 
 
