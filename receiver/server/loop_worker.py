@@ -40,11 +40,6 @@ ENDING = (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT)
 
 
 class LoopWorker(Worker):
-    def init_signals(self) -> None:
-        """Called by gunicorn when a process has begun. Until then the master process has blocked these."""
-        super().init_signals()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-
     def run(self) -> None:
         """Called by gunicorn when the app is loaded. What is loaded now stays, and need not be scanned for garbage."""
         gc.collect()
@@ -63,8 +58,8 @@ class LoopWorker(Worker):
         self._listen()
         self._notify_at, self._stop_at = 0.0, float("inf")
         self._check()
-        if not self.alive:  # it was asked to end while it loaded
-            self._stop()
+        # The master process has blocked these. They wait until the loop runs: before that, uvloop does not notice them.
+        self._loop.call_soon(signal.pthread_sigmask, signal.SIG_UNBLOCK, ENDING)
         self._loop.run_forever()
 
     def _compose(self) -> None:

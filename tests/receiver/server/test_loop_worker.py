@@ -6,6 +6,7 @@ import asyncio
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -35,7 +36,7 @@ from receiver.server.turn_lines import MOST_BYTES, MOST_GONE, TurnLines
 from receiver.server.turns import Turns
 from receiver.spool import open_events
 from tests.support.bad_input import Corpus
-from tests.support.harness import Server, System, children_of, eventually, own_server
+from tests.support.harness import Process, Server, System, children_of, eventually, gone, own_server
 from tests.support.raw_http import read_answer, request
 
 LIMIT = 4 << 20
@@ -460,6 +461,34 @@ def test_sigterm_under_load_leaves_no_request_unanswered(system: System) -> None
     assert unanswered == []
     assert set(statuses) == {200}
     assert system.ledger.counters().total["accepted"] == len(statuses)
+
+
+STOPPED_AT_ITS_START = """
+import os, signal, sys
+from pathlib import Path
+from receiver.server import loop_worker, web
+
+class Loop(type(loop_worker.new_event_loop())):
+    def run_forever(self):
+        asked = Path(sys.argv[2]).parent / "asked"
+        if not asked.exists():
+            asked.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().run_forever()
+
+loop_worker.new_event_loop = Loop
+sys.exit(web.main())
+"""
+
+
+def test_sigterm_just_before_the_loop_runs_ends_the_worker(system: System) -> None:
+    """uvloop did not hear it until the next signal: the worker accepted connections until it was killed."""
+    command = [sys.executable, "-c", STOPPED_AT_ITS_START, "--config", str(system.config_file)]
+    system.processes.append(Process(command, log=system.folder / "web.log"))
+    asked = system.folder / "asked"
+    pid = int(eventually(lambda: asked.exists() and asked.read_text(), what="the worker is asked to end"))
+    eventually(lambda: gone(pid), 2, what="it has ended")
+    eventually(system.web_answers, what="another one is started")
 
 
 def test_sigterm_while_a_hanging_server_has_a_group_stores_it_in_the_spool(tmp_path: Path) -> None:
