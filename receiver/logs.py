@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Generic, Literal, TextIO, TypeVar
 
 import structlog
@@ -207,9 +208,11 @@ class PeriodicCounts(Generic[Key]):
         with self._lock:
             self._counts.update(counts)
             if self._counts and self._every and self._timer is None:
-                self._timer = threading.Timer(self._every, self._flush_until_written)
-                self._timer.daemon = True
-                self._timer.start()
+                timer = threading.Timer(self._every, self._flush_until_written)
+                timer.daemon = True
+                with suppress(RuntimeError):  # a limit of threads: the next count tries again
+                    timer.start()
+                    self._timer = timer
 
     def _flush_until_written(self) -> None:
         """Not part of `flush`: a process that ends starts no thread."""

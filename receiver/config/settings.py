@@ -59,7 +59,7 @@ class RedisSettings(Section):
     ca_file: str = ""
     ack: Literal["stored", "fsync", "replica"] = "stored"
     data_dir: str = ""
-    timeout: Duration = 0.5
+    timeout: Annotated[Duration, Field(gt=0)] = 0.5
 
     @property
     def embedded(self) -> bool:

@@ -223,6 +223,8 @@ def _parse_record_path(value: Any) -> str | tuple[str, ...]:
 def _check_data_path(value: str) -> str:
     if not _DATA_PATH.fullmatch(value):
         raise ValueError('not a path into the data of an event; write "email" or "customer.email"')
+    if "*" in value:
+        raise ValueError('"*" stands for no other name here; write each path, of items of a list like "lines.0.email"')
     return value
 
 

@@ -41,7 +41,10 @@ class FlaskBridge:
         while self._free and self._waiting:
             connection, call = item = self._waiting.take()
             if not is_gone(item):  # else it is sent again
-                self._submit(connection, *call)
+                try:
+                    self._submit(connection, *call)
+                except RuntimeError:  # a limit of threads
+                    fail(connection)
 
     def _submit(self, connection: HttpConnection, variables: dict[str, Any], content: BodyContent | None) -> None:
         done = self._threads.submit(self._call, variables)

@@ -151,7 +151,8 @@ def test_the_steps_of_the_image_lead_to_a_receiver(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_the_compose_file_has_known_keys_and_restricts_its_services(tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml")
-    services = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+    services, (network,) = compose["services"], compose["networks"]["default"]["ipam"]["config"]
     config = tmp_path / "config.toml"
     config.write_text("")
     for name in ("web", "worker", "console"):
@@ -162,7 +163,9 @@ def test_the_compose_file_has_known_keys_and_restricts_its_services(tmp_path: Pa
         assert service["stop_grace_period"] >= "15s"
         environ = {key: re.sub(r"\$\{\w+:\?.*?\}", "given", value) for key, value in service["environment"].items()}
         assert environ.pop("STOREHOOKS_CONFIG") == "/etc/storehooks/config.toml"
-        assert load(config, environ).redis.url == "redis://storehooks:given@redis:6379/0"
+        found = load(config, environ)
+        assert found.redis.url == "redis://storehooks:given@redis:6379/0"
+        assert [str(proxy) for proxy in found.receiver.trusted_proxies] == [f"{network['gateway']}/32"]
     build = services["web"]["build"]
     assert (FOLDER / build["context"]).resolve() == ROOT
     assert (ROOT / build["dockerfile"]).samefile(DOCKERFILE)

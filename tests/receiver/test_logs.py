@@ -7,11 +7,13 @@ import pty
 import re
 import subprocess
 import sys
+import threading
 
 import orjson
 import pytest
 
 from receiver import logs
+from tests.support.harness import eventually
 from tests.support.logged_lines import capture_logs
 
 CODE = """
@@ -193,3 +195,22 @@ def test_what_has_no_line_is_counted_at_the_level_of_the_lines() -> None:
         counted.flush()
     assert [line["number"] for line in lines[:-1]] == list(range(logs.LINES_A_SECOND))
     assert lines[-1] == {"event": "more failures", "log_level": "error", "store": "north", "count": 2}
+
+
+def test_counts_are_written_once_a_thread_can_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After one that could not be, a process counted for ever and wrote nothing."""
+    monkeypatch.setattr(logs, "COUNT_SECONDS", 0.01)
+    counted, start, tried = logs.CountedLog(logs.get("ours")), threading.Thread.start, []
+
+    def refuse_once(thread: threading.Thread) -> None:
+        tried.append(thread)
+        if len(tried) == 1:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    with capture_logs() as lines:
+        for _ in range(3):
+            counted.add("refused", store="north")
+        eventually(lambda: lines, what="the counts are written")
+    assert sum(line["count"] for line in lines) == 3

@@ -76,6 +76,19 @@ def test_a_url_with_an_invalid_port_is_an_error_with_its_place(tmp_path: Path, t
         load(tmp_path, text)
 
 
+@pytest.mark.parametrize("path", ["*email*", "lines.*.email", "*"])
+def test_a_path_of_redact_with_a_star_is_refused(tmp_path: Path, path: str) -> None:
+    """It removed nothing: a star stands for other names in other keys only."""
+    with pytest.raises(ConfigError, match=r'config.toml:2: redact.paths.*: "\*" stands for no other name here'):
+        load(tmp_path, f'[redact]\npaths = ["email", "{path}"]\n')
+
+
+def test_a_redis_timeout_of_zero_is_refused(tmp_path: Path) -> None:
+    """No connection was possible with it, and the advice was to start Redis."""
+    with pytest.raises(ConfigError, match=r"config.toml:2: redis.timeout"):
+        load(tmp_path, "[redis]\ntimeout = 0\n")
+
+
 @pytest.mark.parametrize("url", ["redis://h:+443/0", "redis://[::1/0", "127.0.0.1:6379", "http://h", "redis:/h"])
 def test_a_redis_url_that_cannot_be_parsed_is_an_error_with_its_place(tmp_path: Path, url: str) -> None:
     with pytest.raises(ConfigError, match=r"config.toml:2: redis.url: not a URL of a Redis server; write"):

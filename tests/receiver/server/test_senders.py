@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -265,6 +266,40 @@ def test_senders_and_stores_take_turns_at_the_threads_of_flask(by: str) -> None:
 
     asyncio.run(ask())
     assert answered.index(FEW) == 2, "after the one in the thread and the one whose turn it was"
+
+
+def test_a_request_for_which_no_thread_can_be_started_costs_no_answer_of_another() -> None:
+    app, ended = Flask("app"), list[str]()
+
+    @app.get("/")
+    def answer() -> str:
+        return "done"
+
+    def asking(name: str) -> SimpleNamespace:
+        def note(_: object = None) -> None:
+            ended.append(name)
+
+        return SimpleNamespace(sender=name, address=name, answer=note, close=note, state="served", request_bytes=1)
+
+    async def ask() -> None:
+        bridge = FlaskBridge(app, asyncio.get_running_loop(), threads=1)
+        submit, tried = bridge._threads.submit, []
+
+        def refuse_second(*given: Any) -> Any:
+            tried.append(given)
+            if len(tried) == 2:
+                raise RuntimeError("can't start new thread")
+            return submit(*given)
+
+        bridge._threads.submit = refuse_second  # type: ignore[method-assign]
+        for name in ("first", "second", "third"):
+            bridge.serve(asking(name), HttpRequest("GET", "/", 1, {"host": "a"}, b"", True))  # type: ignore[arg-type]
+        async with asyncio.timeout(10):
+            while len(ended) < 3:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(ask())
+    assert sorted(ended) == ["first", "second", "third"]
 
 
 def test_a_long_batch_makes_its_sender_known_unless_it_is_repeated() -> None:
