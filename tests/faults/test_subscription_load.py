@@ -149,7 +149,9 @@ def test_a_subscription_disabled_under_load_is_repaired_within_two_checks(tmp_pa
         gone = 14 - shop.status()["subscriptions"]
         eventually(lambda: len(shop.topics()) == 14, 4 * every, what="all are on again")
         took = time.time() - off
-        repairs = SubscriptionChecks(shop.system.client).repairs("demo")
+        checks = SubscriptionChecks(shop.system.client)
+        eventually(lambda: len(checks.repairs("demo")) >= gone, 30, what="each repair is noted")
+        repairs = checks.repairs("demo")
         before = shop.count_events("*")
         eventually(lambda: shop.count_events("*") > before + 50, 60, what="events flow again")
         gaps = [repair.gap for repair in repairs if repair.gap is not None]
