@@ -9,6 +9,7 @@ import pytest
 
 from receiver.inbox import Declaration, Outcome, housekeeping, keys
 from receiver.inbox.audit_trail import AuditTrail
+from receiver.inbox.history_moves import HistoryMoves
 from receiver.inbox.housekeeping import TRIM_SLICE
 from receiver.inbox.queries.failures import NOTICE, FailureQueries
 from receiver.inbox.queries.handlers import HandlerQueries
@@ -93,6 +94,18 @@ def test_a_store_keeps_its_newest_events_and_other_stores_keep_all(system: Syste
     assert system.ledger.event(old) is None
     assert system.ledger.event(new)
     assert system.ledger.event(other)
+
+
+def test_a_store_above_its_maximum_keeps_an_event_that_is_about_to_be_replayed(system: System) -> None:
+    """A past event that was brought back for a replay is the oldest of its store."""
+    old, other, _ = (close(system) for _ in range(3))
+    moves = HistoryMoves(system.client)
+    with moves.kept([old]):
+        eventually(lambda: system.housekeeping.trim_store("north", keep=1, window=NOW)[1] == 1)
+        assert system.ledger.event(other) is None
+        assert system.ledger.event(old)
+    assert system.housekeeping.trim_store("north", keep=1, window=NOW)[1] == 1
+    assert system.ledger.event(old) is None
 
 
 def test_a_duplicate_mark_inside_its_window_is_never_removed(system: System) -> None:
