@@ -280,7 +280,7 @@ def test_while_redis_is_unreachable_the_drain_logs_once_a_minute(
 def test_an_outage_of_the_inbox_is_logged_each_minute_while_its_deliveries_go_straight_to_the_spool(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = time.monotonic()
+    now = float(int(time.monotonic()))  # whole seconds are added up exactly
     monkeypatch.setattr(logs.time, "monotonic", lambda: now)
     storage, drain = open_storage(system.config, Inbox(connect(f"redis://127.0.0.1:{free_port()}", timeout=0.1)))
     with capture_logs() as lines:
