@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,6 +102,59 @@ def test_a_bad_csv_line_affects_only_that_line(tmp_path: Path) -> None:
         (4, None, "not CSV: "),
         (5, {"name": "D", "price": "4.00"}, ""),
     ]
+
+
+STRAY_QUOTES = {
+    "never closed": ('A,1.00,x\nB,2.00,"x\nC,3.00,x\n', "AC", "3 (line 4: the file ends before it is closed)"),
+    "closed by the quote of a later cell": (
+        'A,1.00,x\n"B,2.00,x\nC,3.00,x\nD,4.00,"two\nlines"\n',
+        "ACD",
+        "3 (line 5: ',' expected after '\"')",
+    ),
+    "closed by a later stray quote": ('B,"2.00,x\nC,3.00,x"\nD,4.00,x\n', "CD", "2 (line 3: 2 cells for 3 columns)"),
+    "closed after too many cells": ('B,2.00,"x\nC,3.00,x",x\nD,4.00,x\n', "D", "2 (line 3: 4 cells for 3 columns)"),
+    "before a line that is not UTF-8": ('B,2.00,"x\nC,3.00,x\n\udcff,1.00,x\n', "C", "2 (line 4: 'utf-8' codec can't"),
+    "before a line that is too long": (
+        f'B,2.00,"x\nC,3.00,x\n{"9" * MAX_LINE},1.00,x\nD,4.00,x\n',
+        "CD",
+        "2 (line 4: the row is longer than 1,048,576 bytes)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STRAY_QUOTES)
+def test_a_stray_quote_affects_only_its_line(tmp_path: Path, case: str) -> None:
+    text, accepted, where = STRAY_QUOTES[case]
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"name,price,note\n" + text.encode("utf-8", "surrogateescape"))
+    rows = list(read_rows(path))
+    assert "".join(row.record["name"] for row in rows if row.record) == accepted
+    (problem,) = [row.problem for row in rows if "unclosed quote" in row.problem]
+    assert problem.startswith(f"not CSV: unclosed quote in line {where}")
+    for at, row in enumerate(rows):
+        assert list(read_rows(path, start=row.end, number=row.number)) == rows[at + 1 :]
+
+
+def test_each_of_many_stray_quotes_is_refused_in_bounded_time(tmp_path: Path) -> None:
+    """Each line ends within a quoted cell, also if it begins in one. To read each one to the end takes hours."""
+    path = tmp_path / "rows.csv"
+    path.write_text("name,price,note\n" + 'a","b\n' * 100_000 + "A,1.00,x\n")
+    rows = list(read_rows(path))
+    assert [row.number for row in rows if row.problem] == list(range(1, 100_001))
+    assert rows[-1].record == {"name": "A", "price": "1.00", "note": "x"}
+
+
+def test_a_stray_quote_in_a_large_file_takes_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    with open(path, "w") as file:
+        file.write("name,price,note\n" + 'B,2.00,"x\n' + "A,1.00,x\n" * 1_000_000)
+    tracemalloc.start()
+    rows = read_rows(path)
+    assert next(rows).problem.startswith("not CSV: unclosed quote in line 2")
+    assert next(rows).record == {"name": "A", "price": "1.00", "note": "x"}
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000
 
 
 def test_reading_can_resume_after_any_row(tmp_path: Path) -> None:

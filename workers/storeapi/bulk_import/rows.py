@@ -85,18 +85,11 @@ def _json_value(text: bytes) -> Any:
 def _csv_rows(file: BinaryIO, start: int, number: int, types: Mapping[str, str]) -> Iterator[ImportRow]:
     names = _column_names(file)
     lines = _LineReader(file, max(start, file.tell()))
-    reader = csv.reader(_decoded(lines), strict=True)
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except (csv.Error, UnicodeDecodeError) as error:
+    for cells, problem in _CellReader(lines, len(names)):
+        if problem:
             number += 1
-            yield ImportRow(number, lines.position, None, f"not CSV: {error}")
-            reader = csv.reader(_decoded(lines), strict=True)
-            continue
-        if cells:
+            yield ImportRow(number, lines.position, None, f"not CSV: {problem}")
+        elif cells:
             number += 1
             yield ImportRow(number, lines.position, *_parse_cells(names, cells, types))
 
@@ -140,30 +133,99 @@ def _converted(cell: str, kind: str) -> Any:
     raise ValueError(f"not of type {kind}")
 
 
+class _CellReader:
+    """Iterates over the rows of a CSV file: the cells of each, or the problem with it.
+
+    A stray quote is a problem of its line only: reading continues with the next line, not after the next quote. How a
+    row is read depends on nothing before it, so that an import can resume after any row.
+    """
+
+    def __init__(self, lines: _LineReader, columns: int) -> None:
+        self._lines = lines
+        self._columns = columns
+
+    def __iter__(self) -> Iterator[tuple[list[str], str]]:
+        start = self._lines.position
+        for line in self._lines:
+            try:
+                cells, is_open = _cells_of(line)
+            except (csv.Error, UnicodeDecodeError) as error:
+                yield [], str(error)
+            else:
+                yield self._finish_row(start, len(cells)) if is_open else (cells, "")
+            start = self._lines.position
+
+    def _finish_row(self, start: int, cells: int) -> tuple[list[str], str]:
+        """The row from byte `start` on. Its first line has been read, and ends within a quoted cell."""
+        second, number = self._lines.position, self._lines.number
+        try:
+            return self._cells_to_end(start, cells), ""
+        except (csv.Error, UnicodeDecodeError) as error:
+            problem = f"unclosed quote in line {number:,} (line {self._lines.number:,}: {error})"
+        self._lines.go_to(second, number)
+        return [], problem
+
+    def _cells_to_end(self, start: int, cells: int) -> list[str]:
+        """Raises csv.Error as soon as there are too many cells. Without this, each line of a file full of `a","b` would
+        be read again for every line before it. So it is read again at most once for each column."""
+        is_open = True
+        while is_open:
+            line = self._lines.read()
+            if not line:
+                raise csv.Error("the file ends before it is closed")
+            if self._lines.position - start > MAX_LINE:
+                raise csv.Error(f"the row is longer than {MAX_LINE:,} bytes")
+            more, is_open = _cells_of(line, in_quotes=True)
+            cells += len(more) - 1
+            if cells > self._columns or (not is_open and cells < self._columns):
+                raise csv.Error(f"{cells} cells for {self._columns} columns")
+        return _cells_of(self._lines.read_since(start))[0]
+
+
+def _cells_of(line: bytes, *, in_quotes: bool = False) -> tuple[list[str], bool]:
+    """The cells, and whether the last one has an open quote. `in_quotes`: the line begins within a quoted cell."""
+    if len(line) > MAX_LINE:
+        raise csv.Error(f"a line is longer than {MAX_LINE:,} bytes")
+    text = line.decode("utf-8")
+    reader = csv.reader((f'"{text}' if in_quotes else text, '"'), strict=True)
+    return next(reader), reader.line_num == 2  # it reads the second text, which closes the quote, only if one is open
+
+
 class _LineReader:
-    """Lines as bytes, and the position after the last one. csv reads no line ahead, so that is the end of a row."""
+    """Lines as bytes, and the position and the number of the last one."""
 
     def __init__(self, file: BinaryIO, start: int) -> None:
         self._file = file
-        self.position = start
-        file.seek(start)
+        self.go_to(0, 0)
+        while self.position < start and self.read():
+            pass
+        self.go_to(start, self.number)
 
     def __iter__(self) -> Iterator[bytes]:
-        while line := self._file.readline(MAX_LINE + 1):
+        return iter(self.read, b"")
+
+    def read(self) -> bytes:
+        """The next line; empty at the end of the file."""
+        line = self._file.readline(MAX_LINE + 1)
+        if line:
+            self.number += 1
             self.position += len(line)
-            if len(line) > MAX_LINE and not line.endswith(b"\n"):
-                self._skip_line()
-            yield line
+        if len(line) > MAX_LINE and not line.endswith(b"\n"):
+            self._skip_line()
+        return line
+
+    def read_since(self, start: int) -> bytes:
+        """What was read from byte `start` on, once more."""
+        self._file.seek(start)
+        return self._file.read(self.position - start)
+
+    def go_to(self, position: int, number: int) -> None:
+        """Continue behind the line of this number, which ends at `position`."""
+        self.position, self.number = position, number
+        self._file.seek(position)
 
     def _skip_line(self) -> None:
         while rest := self._file.readline(MAX_LINE):
             self.position += len(rest)
             if rest.endswith(b"\n"):
                 return
-
-
-def _decoded(lines: _LineReader) -> Iterator[str]:
-    for line in lines:
-        if len(line) > MAX_LINE:
-            raise csv.Error(f"a line is longer than {MAX_LINE:,} bytes")
-        yield line.decode("utf-8")
