@@ -100,6 +100,24 @@ def test_a_retry_after_beyond_the_deadline_is_an_error_at_once(sandbox: SandboxR
     assert time.monotonic() - started < 5, "it does not wait for its deadline"
 
 
+@pytest.mark.parametrize(("asked", "pause"), [(600, 600), (86_400, 3_600)])
+def test_a_retry_after_beyond_the_deadline_pauses_the_calls_of_every_process(
+    sandbox: SandboxRun, redis: Redis, asked: int, pause: int
+) -> None:
+    """For an hour at most. A call that cannot wait so long is not sent."""
+    first, second = sandbox.client(redis, timeout=5), sandbox.client(redis, timeout=5)
+    sandbox.misbehave(too_many=1, retry_after=asked)
+    with pytest.raises(RateLimited) as caught:
+        first.products.get(1)
+    assert caught.value.retry_after == asked
+    sandbox.misbehave(too_many=0)
+    with pytest.raises(RateLimited) as caught:
+        second.products.get(2)
+    assert caught.value.retry_after == pytest.approx(pause, abs=5)
+    assert statuses(sandbox).count(429) == 1
+    assert 200 not in [status for _, _, path, status in sandbox.log() if "products" in path]
+
+
 def test_a_fault_is_retried_where_that_is_safe(sandbox: SandboxRun) -> None:
     client = sandbox.client()
     sandbox.misbehave(fault=1)

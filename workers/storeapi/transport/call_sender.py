@@ -19,6 +19,8 @@ from workers.storeapi.transport.retry import MAX_FAULTS, backoff, is_fault, retr
 SHORTEST_SECRET = 8
 SHORTEST_TRY = 0.25
 """Seconds. A try that has less would end in a timeout, which hides what the store has answered before."""
+LONGEST_PAUSE = 3600.0
+"""Seconds. A store that asks all calls to wait longer is asked again after this time."""
 MAX_MISSED_SLOTS = 5
 """Number of slots a call may miss by waking up late. After that it is sent anyway."""
 
@@ -182,12 +184,13 @@ class CallSender:
         else:
             raise error
         error.retry_after = pause if after is None else after
+        pauses_all = response.status == 429 and after != 0  # "Retry-After: 0" is for this call alone
+        if pauses_all:  # also if this call cannot wait: the store counts the calls of every process
+            self._store_limit.limiter.pause(min(pause, LONGEST_PAUSE))
         if _is_late(call, pause):
             raise error
-        if response.status == 429 and after != 0:
-            self._store_limit.limiter.pause(pause)  # for every process: the store counts the calls of all of them
-        else:
-            time.sleep(pause)  # "Retry-After: 0" is for this call alone; the backoff still spaces its repeats
+        if not pauses_all:
+            time.sleep(pause)
 
 
 def _is_late(call: ApiCall, pause: float) -> bool:
