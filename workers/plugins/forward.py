@@ -162,7 +162,7 @@ def _send(
     except Unreachable as error:
         raise Retry(f"no answer from {host}: {error.reason}") from None
     except ResponseTooLarge as error:
-        return _ended(host, error.status, {}, b"")
+        return _ended(host, error.status, error.headers, b"")
     except Redirected as error:
         raise Fail(
             f"{host} answered {error.status}, a redirect to {error.target}; redirects are not followed: set the new url"

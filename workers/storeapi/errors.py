@@ -5,7 +5,7 @@ ApiError                    store, operation
 │   ├── UnsafeAddress       the host name resolves to a private address, or the URL is not https
 │   ├── ForeignOrigin       a link to another origin; the token is not sent there
 │   │   └── Redirected      a redirect, which is not followed; status and target
-│   └── ResponseTooLarge    the response is larger than the client reads
+│   └── ResponseTooLarge    the response is larger than the client reads; status and headers
 ├── Unreachable             no response: connection, protocol or timeout; `sent` says whether the store may have it
 │   └── TokenUnreachable    no token for now: the token endpoint does not answer, or 429 or 5xx; `retry_after`
 ├── TokenRefused            the token endpoint issues no token
@@ -21,6 +21,8 @@ No message of these errors contains a token or a secret of the client.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from receiver.contract.errors import StorehooksError
 
@@ -66,9 +68,10 @@ class Redirected(ForeignOrigin):
 
 
 class ResponseTooLarge(Blocked):
-    def __init__(self, reason: str, *, status: int) -> None:
+    def __init__(self, reason: str, *, status: int, headers: Mapping[str, str]) -> None:
         super().__init__(reason)
         self.status = status
+        self.headers = headers
 
 
 class Unreachable(ApiError):

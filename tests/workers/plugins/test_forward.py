@@ -145,6 +145,15 @@ def test_retry_after_holds_the_whole_forward_and_counts_no_attempt(
     assert raised.value.after == after
 
 
+@pytest.mark.parametrize("body", ["content-length: 100000\r\n\r\n", "connection: close\r\n\r\n"])
+def test_retry_after_counts_however_long_the_answer_is(tmp_path: Path, body: str) -> None:
+    server = RawServer(f"HTTP/1.1 503 Busy\r\nretry-after: 7\r\n{body}{'x' * 100_000}".encode())
+    with pytest.raises(Busy, match="answered 503") as raised:
+        send(tmp_path, server.url)
+    assert raised.value.after == 7
+    server.close()
+
+
 def test_retry_after_may_be_a_date(tmp_path: Path, target: Target) -> None:
     target.answer = (503, {"retry-after": formatdate(time.time() + 100, usegmt=True)}, b"")
     with pytest.raises(Busy) as raised:

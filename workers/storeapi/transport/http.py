@@ -96,13 +96,13 @@ class HttpSession:
         length = response.headers.get("content-length", "")
         if length.isascii() and length.isdigit() and int(length) > self.max_response:
             why = f"the response has {int(length):,} bytes; the limit is {self.max_response:,}"
-            raise ResponseTooLarge(why, status=response.status_code)
+            raise ResponseTooLarge(why, status=response.status_code, headers=response.headers)
         parts, size = [], 0
         for part in response.iter_bytes():
             size += len(part)
             if size > self.max_response:
                 why = f"the response is larger than the limit of {self.max_response:,} bytes"
-                raise ResponseTooLarge(why, status=response.status_code)
+                raise ResponseTooLarge(why, status=response.status_code, headers=response.headers)
             parts.append(part)
         return b"".join(parts)
 
