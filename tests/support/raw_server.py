@@ -17,7 +17,7 @@ class RawServer:
         self.received: list[bytes] = []
         self.connections = 0
         self.answer = answer
-        self._pause = pause
+        self.pause = pause
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -33,12 +33,12 @@ class RawServer:
         with connection:
             try:
                 self.received.append(connection.recv(65536))
-                if not self._pause:
+                if not self.pause:
                     connection.sendall(self.answer)
                     return
                 for at in range(len(self.answer)):
                     connection.sendall(self.answer[at : at + 1])
-                    time.sleep(self._pause)
+                    time.sleep(self.pause)
             except OSError:
                 return
 

@@ -14,7 +14,8 @@
 
 get_token.lua    KEYS token, lock, error    ARGV caller id, lock duration (ms), fingerprint of a refused token,
                                             longest pause after an error (ms)
-                 returns ["use", value, ms], ["fetch"] (the caller has the lock), ["wait"] or ["error", why, ms left]
+                 returns ["use", value, ms], ["fetch", 1 if the old one is still valid] (the caller has the
+                 lock), ["wait"] or ["error", why, ms left]
 store_token.lua  KEYS token, lock, error    ARGV caller id, value, fingerprint, refresh in (ms), expires in (ms);
                  for a failed fetch: caller id, "", reason, ms. Only the holder of the lock writes; frees the lock
 take_slot.lua    KEYS rate limit            ARGV interval (us), burst, maximum wait (us), pause (us)

@@ -17,6 +17,7 @@ from redis import Redis
 
 from tests.support.harness import eventually
 from tests.support.programs import ROOT
+from tests.support.raw_server import RawServer
 from tests.workers.conftest import AUTH, SandboxRun
 from workers.storeapi import Client, Credentials
 from workers.storeapi.errors import AccessDenied, ApiError, TokenRefused
@@ -233,6 +234,57 @@ def test_a_refusal_by_the_token_endpoint_is_shared(sandbox: SandboxRun, redis: R
 @pytest.mark.parametrize(("lifetime", "fresh"), [(3600, 3540), (100, 90), (2, 1.8)])
 def test_a_token_is_refreshed_when_a_tenth_of_its_lifetime_is_left(lifetime: float, fresh: float) -> None:
     assert Token("x", lifetime).fresh_for == pytest.approx(fresh)
+
+
+class ShortLivedSource:
+    """A source of tokens whose endpoint can be made to fail, and whose token can be made old."""
+
+    def __init__(self, server: RawServer, redis: Redis | None) -> None:
+        self._server = server
+        self._redis = redis
+        credentials = Credentials(f"{server.url}/oauth/token", "me", "x")
+        self._tokens = ClientCredentials(credentials, HttpSession(allow_private=True), redis=redis, store="demo")
+
+    def bearer(self, refused: str = "") -> str:
+        return self._tokens.bearer(refused=refused, until=time.monotonic() + 2)
+
+    def answer(self, status: str, token: str = "") -> None:
+        body = json.dumps({"access_token": token, "expires_in": 600} if token else {})
+        self._server.answer = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
+
+    def age(self, *, expired: bool = False) -> None:
+        """The time of its early refresh has come, or its end; and a failed one is no reason to wait any more."""
+        self._tokens._fresh_until = self._tokens._paused_until = 0.0
+        if self._redis is None:
+            self._tokens._valid_until = 0.0 if expired else self._tokens._valid_until
+        else:
+            token, _, error = self._tokens._keys
+            self._redis.delete(error)
+            self._redis.hset(token, "expires" if expired else "refresh", 0)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("failure", ["503 Unavailable", "503 Busy\r\nretry-after: 9", "401 Unauthorized", "none"])
+def test_a_valid_token_is_used_while_its_early_refresh_fails(redis: Redis, shared: bool, failure: str) -> None:
+    server = RawServer()
+    source = ShortLivedSource(server, redis if shared else None)
+    source.answer("200 OK", "first")
+    assert source.bearer() == "first"
+    source.answer(failure)
+    server.pause = 5.0 if failure == "none" else 0.0
+    source.age()
+    assert [source.bearer(), source.bearer()] == ["first", "first"]
+    assert len(server.received) > 1, "it was to be refreshed"
+    with pytest.raises(ApiError):
+        source.bearer(refused="first")
+    source.age(expired=True)
+    with pytest.raises(ApiError):
+        source.bearer()
+    server.pause = 0.0
+    source.answer("200 OK", "second")
+    source.age()
+    assert source.bearer() == "second"
+    server.close()
 
 
 def test_the_lock_of_a_killed_fetcher_expires(sandbox: SandboxRun, redis: Redis) -> None:

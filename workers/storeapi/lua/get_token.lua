@@ -13,7 +13,7 @@ for at = 2, 3 do -- they expire sooner than this: the clock was set back
 end
 local error = redis.call('GET', KEYS[3])
 if not error and redis.call('SET', KEYS[2], ARGV[1], 'NX', 'PX', ARGV[2]) then
-  return { 'fetch' }
+  return { 'fetch', usable and 1 or 0 }
 end
 if usable then return { 'use', have[1], 250 } end -- another process is fetching the next one; this one is still valid
 if error then return { 'error', error, redis.call('PTTL', KEYS[3]) } end

@@ -2,7 +2,7 @@
 
 All processes share the token through Redis, where it is sealed: reading Redis without the credentials does not give a
 token. One process fetches it while the others wait. It is refreshed before it expires, and once after a store has
-refused it.
+refused it. Until it expires, a refresh that fails is no error.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ ERROR_MS = 1_000
 MAX_PAUSE_MS = 3_600_000
 """How long a Retry-After is honoured; after that the token endpoint is asked once more."""
 POLL_SECONDS = 0.02
+USE_SECONDS = 0.25
+"""How long a token whose refresh has failed is used before the next look at it; the same as in get_token.lua."""
 _NONCE_BYTES = 12
 
 
@@ -144,13 +146,13 @@ class ClientCredentials:
         self._sealer = TokenSealer(credentials.sealing_key, self._keys[0]) if redis else None
         self._lock = threading.Lock()
         self._value = ""
-        self._fresh_until = 0.0
+        self._fresh_until = self._valid_until = 0.0
         self._paused_until, self._paused_by = 0.0, ""
 
     def bearer(self, *, refused: str = "", until: float) -> str:
         with self._lock:
             if not self._value or self._value == refused or time.monotonic() >= self._fresh_until:
-                value, fresh_for = self._get_shared(refused, until) if self._redis else self._get_own(until)
+                value, fresh_for = self._get_shared(refused, until) if self._redis else self._get_own(refused, until)
                 self._value, self._fresh_until = value, time.monotonic() + fresh_for
             return self._value
 
@@ -170,7 +172,12 @@ class ClientCredentials:
                 self._redis.delete(self._keys[0])  # damaged: the next round finds another token, or fetches one
                 continue
             if answer == b"fetch":
-                return self._fetch_for_all(caller, until)
+                try:
+                    return self._fetch_for_all(caller, _time_for_refresh(until) if rest[0] else until)
+                except (TokenRefused, TokenUnreachable):
+                    if not rest[0]:
+                        raise
+                continue  # the next round finds the old token, while it is valid
             if answer == b"error":
                 raise _shared_error(rest[0].decode(), rest[1] / 1000)
             if time.monotonic() >= until:
@@ -191,16 +198,27 @@ class ClientCredentials:
         keys.run_script(self._redis, "store_token", self._keys, caller, sealed, fingerprint, *times)
         return token.value, token.fresh_for
 
-    def _get_own(self, until: float) -> tuple[str, float]:
+    def _get_own(self, refused: str, until: float) -> tuple[str, float]:
+        """A token without Redis: the old one while it is valid and its refresh fails."""
+        has_valid = self._value != refused and time.monotonic() < self._valid_until
+        try:
+            token = self._fetch_own(_time_for_refresh(until) if has_valid else until)
+        except (TokenRefused, TokenUnreachable):
+            if has_valid and time.monotonic() < self._valid_until:
+                return self._value, USE_SECONDS
+            raise
+        self._valid_until = time.monotonic() + token.lifetime
+        return token.value, token.fresh_for
+
+    def _fetch_own(self, until: float) -> Token:
         left = self._paused_until - time.monotonic()
         if left > 0:
             raise TokenUnreachable(self._paused_by, sent=False, retry_after=left)
         try:
-            token = self._fetch(until)
+            return self._fetch(until)
         except TokenUnreachable as error:
             self._paused_until, self._paused_by = time.monotonic() + _pause_ms(error) / 1000, error.reason
             raise
-        return token.value, token.fresh_for
 
     def _fetch(self, until: float) -> Token:
         """Ask the token endpoint, with retries where a retry can help. Ends before the lock of the fetch expires."""
@@ -243,6 +261,11 @@ def token_seconds_left(redis: Redis, store: str, credentials: Credentials) -> fl
     """Seconds until the shared token expires; None where there is no token now."""
     left = redis.pttl(keys.token_keys(store, credentials.fingerprint)[0])
     return left / 1000 if isinstance(left, int) and left >= 0 else None
+
+
+def _time_for_refresh(until: float) -> float:
+    """When an early refresh ends: if there is no answer, the call still needs time to use the old token."""
+    return (time.monotonic() + until) / 2
 
 
 def _pause_ms(error: TokenRefused | TokenUnreachable) -> int:
