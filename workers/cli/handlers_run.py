@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from redis import Redis
 
 from receiver.config import Config
-from receiver.contract.errors import ConfigError, NotFound
+from receiver.contract.errors import ConfigError, NotFound, ServerUnusable
 from receiver.contract.event import Event
 from receiver.inbox import keys
 from receiver.inbox.outcomes import Ending
+from receiver.inbox.redis.connecting import check
 from workers.cli import output
 from workers.cli.auditing import record_if_reachable
 from workers.cli.options import UNREADABLE_HINT, Command, all_events, connect_server, load_config, yes_option
@@ -56,7 +58,8 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool, no_
     output.confirm(f"run {handler} with {' and '.join(uses)}", yes=yes or not uses)
     if uses:
         record_if_reachable(config, "run handler", handler=handler, event=event.id, live=live, record=record)
-    run = LocalRun(config, handler, record=record, live=live, export=export, watch=watch)
+    redis = _redis_if_usable(config) if live else None
+    run = LocalRun(config, handler, record=record, live=live, redis=redis, export=export, watch=watch)
     try:
         outcome = run.run(event)
     finally:
@@ -70,6 +73,19 @@ def run_here(handler: str, source: str, live: bool, record: bool, pdb: bool, no_
         debugger.post_mortem(outcome.error.__traceback__)
     if outcome.ending not in (Ending.DONE, Ending.DROPPED):
         raise click.exceptions.Exit(1)
+
+
+def _redis_if_usable(config: Config) -> Redis | None:
+    """For the client of the real store. A run needs no server, but without it other processes know nothing of its
+    calls."""
+    try:
+        client = connect_server(config)
+        check(client, works=True)
+    except ServerUnusable as error:
+        why = str(error).partition(";")[0]
+        output.warn(f"ctx.api does not share the token and the rate limit of the other processes: {why}")
+        return None
+    return client
 
 
 def _event_from(config: Config, source: str) -> tuple[Event, EventExport | None]:

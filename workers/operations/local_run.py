@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from redis import Redis
 
 from receiver.config import Config
 from receiver.contract.errors import ConfigError
@@ -46,6 +47,7 @@ class LocalRunResult:
 
 class LocalRun:
     """With `live`, `ctx.api` is the store's own API; else a sandbox, started when the handler first uses `ctx.api`.
+    Through `redis`, the real one shares its token and its rate limit with all processes.
 
     `record` stores what `ctx.once` and `ctx.state` remember; else it is discarded, or given to `effects`. `watch` has
     the handler's time limit; starting the sandbox does not count.
@@ -58,6 +60,7 @@ class LocalRun:
         *,
         record: bool,
         live: bool = False,
+        redis: Redis | None = None,
         export: EventExport | None = None,
         effects: Effects | None = None,
         watch: RunWatch | None = None,
@@ -67,9 +70,11 @@ class LocalRun:
         self._plugin, self._handler = _find(discovery.load(config), handler)
         self._log = logging.getLogger(self._handler.name)
         self._live = live
+        self._redis = redis
         self._exported_settings = export.settings.get(self._plugin.name, {}) if export else {}
         self._coroutines = CoroutineRunner(interrupts=KeyboardInterrupt)
         self._sandbox: LocalSystem | None = None
+        self._clients: dict[str, Client] = {}
         self._resource: Any = None
         self._started = False
         self._folder = tempfile.TemporaryDirectory(prefix="storehooks-local-run-", dir=watch.folder if watch else None)
@@ -137,10 +142,15 @@ class LocalRun:
         return plugin_settings.build(self._config, self._plugin.router, store, defaults=self._exported_settings)
 
     def _client_of(self, event: Event) -> Client:
+        if event.store not in self._clients:
+            self._clients[event.store] = self._new_client(event)
+        return self._clients[event.store]
+
+    def _new_client(self, event: Event) -> Client:
         from workers.storeapi import client_for_store
 
         if self._live:
-            return client_for_store(self._config, event.store)
+            return client_for_store(self._config, event.store, self._redis)
         from workers.testing.local_system import STORE
 
         return client_for_store(self._sandbox_with(event).config, STORE)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+from redis import Redis
 
+from receiver import config as config_room
 from storehooks.api import client_from_config
 from storehooks.errors import ConfigError
-from tests.support.harness import System
+from tests.support.harness import System, free_port
+from tests.support.programs import storehooks
 from tests.workers.conftest import AUTH, SandboxRun
+from workers.operations.erasure.plugin_hooks import PluginHooks
+from workers.operations.erasure.subject import Subject
 
 PLUGIN = """
 from workers import Router
@@ -47,3 +54,51 @@ def test_a_script_uses_the_client_of_a_store_in_config(
     assert client_from_config("north").customers.get(1).id == 1
     with pytest.raises(ConfigError, match="this config has no store east"):
         client_from_config("east")
+
+
+OUTSIDE_A_WORKER = """
+from workers import Router
+router = Router("shop")
+@router.on("order.*")
+def look(event, ctx):
+    return repr([ctx.api.products.get(1).id, ctx.api is ctx.api])
+@router.erase
+def forget(subject, ctx):
+    ctx.api.products.get(1)
+    return 1 + (ctx.api is ctx.api)
+"""
+
+
+def config_with_plugin(sandbox: SandboxRun, *changes: tuple[str, str]) -> Path:
+    plugin = sandbox.folder / "outside_a_worker.py"
+    plugin.write_text(OUTSIDE_A_WORKER)
+    config_file = sandbox.with_config(f'[workers]\ninstalled = false\nplugins = ["{plugin}"]\n')
+    text = config_file.read_text()
+    for old, new in changes:
+        text = text.replace(old, new)
+    config_file.write_text(text)
+    return config_file
+
+
+def live_run(config_file: Path) -> CompletedProcess[str]:
+    event = config_file.with_name("event.json")
+    event.write_text('{"topic": "order.created", "store": "demo", "data": {"id": 1}}')
+    given = ("handlers", "run", "shop.look", "--event", str(event), "--live", "--yes", "--config", str(config_file))
+    return storehooks(*given)
+
+
+def test_a_live_run_and_an_erasure_use_one_client_and_the_shared_token(sandbox: SandboxRun, redis: Redis) -> None:
+    config_file = config_with_plugin(sandbox)
+    run = live_run(config_file)
+    assert '"[1, True]"' in run.stdout, run.stderr
+    hooks = PluginHooks(config_room.load(config_file, {}))
+    assert list(hooks.call(Subject("demo", "customer", "", "1"))) == [("shop", "2")]
+    sandbox.client(redis).products.get(1)
+    assert sandbox.status()["token_requests"] == 1
+
+
+def test_a_live_run_needs_no_redis(sandbox: SandboxRun, server_url: str) -> None:
+    run = live_run(config_with_plugin(sandbox, (server_url, f"redis://127.0.0.1:{free_port()}")))
+    assert '"[1, True]"' in run.stdout, run.stderr
+    assert "ctx.api does not share the token and the rate limit of the other processes" in run.stderr
+    assert sandbox.status()["token_requests"] == 1

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
+from redis import Redis
+
 from receiver.config import Config
 from receiver.inbox import connect_to
 from receiver.inbox.effect_store import EffectStore
@@ -27,6 +29,7 @@ AT_WORK_SECONDS = 60.0
 class PluginHooks:
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._clients: dict[str, Client] = {}
         with redirect_stdout(sys.stderr):  # what plugins print is no part of the command's output
             loaded = discovery.load(config)
         self._plugins: Sequence[discovery.Plugin] = [one for one in loaded if one.router.erase_function is not None]
@@ -44,14 +47,19 @@ class PluginHooks:
         try:
             for plugin in self._plugins:
                 with redirect_stdout(sys.stderr):
-                    answer = self._call(plugin, subject, effects, coroutines)
+                    answer = self._call(plugin, subject, effects, coroutines, client)
                 is_number = isinstance(answer, int) and not isinstance(answer, bool)
                 yield plugin.name, f"{answer:,}" if is_number else "done"
         finally:
             coroutines.close()
 
     def _call(
-        self, plugin: discovery.Plugin, subject: Subject, effects: EffectStore, coroutines: CoroutineRunner
+        self,
+        plugin: discovery.Plugin,
+        subject: Subject,
+        effects: EffectStore,
+        coroutines: CoroutineRunner,
+        redis: Redis,
     ) -> object:
         router = plugin.router
         start, function = router.startup_function, router.erase_function
@@ -65,17 +73,19 @@ class PluginHooks:
             handler=f"{plugin.name}.erase",
             effects=effects,
             deadline=time.monotonic() + AT_WORK_SECONDS,
-            connect=lambda: self._client_of(subject.store),
+            connect=lambda: self._client_of(subject.store, redis),
         )
         answer = coroutines.finish(function(subject, context)) if function else None
         if router.shutdown_function is not None:
             coroutines.finish(router.shutdown_function(context.resource))
         return answer
 
-    def _client_of(self, store: str) -> Client:
-        from workers.storeapi import client_for_store
+    def _client_of(self, store: str, redis: Redis) -> Client:
+        if store not in self._clients:
+            from workers.storeapi import client_for_store
 
-        return client_for_store(self._config, store)
+            self._clients[store] = client_for_store(self._config, store, redis)
+        return self._clients[store]
 
 
 class _ErasureContext(Context[Any]):
