@@ -17,6 +17,7 @@ from receiver.config.values import (
     PERSONAL,
     Address,
     AgeAndSize,
+    BodySize,
     Bounds,
     DataPath,
     Duration,
@@ -74,7 +75,7 @@ class ReceiverSettings(Section):
     trusted_proxies: Networks = ()
     processes: int = Field(default=2, ge=1, le=64)
     threads: int = Field(default=8, ge=1, le=256)
-    max_body: Size = 1 << 20
+    max_body: BodySize = 1 << 20
     dedupe_window: Duration = 7 * 86400.0
     read_timeout: Annotated[Duration, Field(gt=0)] = 10.0
     dedupe_window_unidentified: RepeatWindow = 60.0

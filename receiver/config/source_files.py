@@ -44,12 +44,12 @@ def read_file(path: Path, *, into: dict[str, Any], places: Places) -> None:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
-    for key, line in _lines(text):
-        if key in places and _is_leaf(into, key):
-            raise ConfigError(
-                f"{path}:{line}: {dotted(key)} is already set in {places[key]}; remove one of the two lines"
-            )
-        places[key] = Place(str(path), line)
+    own = Places((key, Place(str(path), line)) for key, line in _lines(text))
+    for key in _value_paths(values):
+        if _is_set(into, key):
+            earlier = places.nearest(key)
+            raise ConfigError(f"{own.nearest(key)}: {dotted(key)} is already set in {earlier}; remove one of the two")
+    places.update(own)
     merge(into, values)
 
 
@@ -84,9 +84,24 @@ def _read_own_line(path: Path, key: KeyPath, fault: ConfigError) -> Any:
     return value
 
 
-def _is_leaf(data: Any, key: KeyPath) -> bool:
-    value = _value_at(data, key)
-    return value is not None and not isinstance(value, dict)
+def _value_paths(values: Mapping[str, Any], table: KeyPath = ()) -> Iterator[KeyPath]:
+    """The path of each value that is no table."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _value_paths(value, (*table, name))
+        else:
+            yield (*table, name)
+
+
+def _is_set(data: Any, key: KeyPath) -> bool:
+    """Whether there is a value or a table at `key`, or a value above it."""
+    for step in key:
+        if not isinstance(data, dict):
+            return True
+        if step not in data:
+            return False
+        data = data[step]
+    return True
 
 
 def _value_at(data: Any, key: KeyPath) -> Any:

@@ -23,6 +23,8 @@ _BYTES = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h|d)")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _MIN_BOUND_BYTES = 1 << 20
+MAX_BODY = 32 << 20
+"""A web process holds the requests that wait for their turn in 64 MB, so a body must not need most of it."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MIN_TOKEN = 16
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -58,6 +60,12 @@ def parse_size(value: Any) -> int:
     if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
         return int(float(match[1]) * _BYTES[match[2].upper()])
     raise ValueError('not a size; write "512KB" or "1MB"')
+
+
+def _check_body_size(value: int) -> int:
+    if not 1 <= value <= MAX_BODY:
+        raise ValueError(f'must be at most "{MAX_BODY >> 20}MB", and not 0')
+    return value
 
 
 def parse_rate(value: Any) -> float:
@@ -256,6 +264,7 @@ Duration = Annotated[float, BeforeValidator(parse_duration)]
 RepeatWindow = Annotated[Duration, AfterValidator(_check_repeat_window)]
 Rate = Annotated[float, BeforeValidator(parse_rate)]
 Size = Annotated[int, BeforeValidator(parse_size)]
+BodySize = Annotated[Size, AfterValidator(_check_body_size)]
 AgeAndSize = Annotated[Bounds, PlainValidator(_parse_bounds)]
 Address = Annotated[str, AfterValidator(_check_address)]
 Url = Annotated[str, AfterValidator(check_url)]

@@ -242,6 +242,8 @@ def test_store_defaults_apply_to_every_store(tmp_path: Path) -> None:
             for path in ("", "a..b", "*", "lines.*", ".a")
         ),
         ("[recever]\n", "config.toml:1: unknown key recever; did you mean receiver?"),
+        ("[receiver]\nmax_body = '33MB'\n", 'config.toml:2: receiver.max_body: must be at most "32MB", and not 0'),
+        ("[receiver]\nmax_body = 0\n", "config.toml:2: receiver.max_body: must be at most"),
         ("[stores.a]\nsheme = 'x'\n" + STORE, "config.toml:2: unknown key stores.a.sheme; did you mean scheme?"),
         ("[workers]\nprocesses = 'many'\n", "config.toml:2: workers.processes: Input should be a valid integer"),
         ("[workers]\ntimeout = inf\n", "config.toml:2: workers.timeout: not a duration"),
@@ -287,6 +289,19 @@ def test_with_the_spool_off_its_age_is_ignored(tmp_path: Path) -> None:
 def test_a_key_set_in_two_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "more.toml").write_text(STORE)
     assert "is already set in config.toml:3" in error_of(tmp_path, 'include = ["more.toml"]\n' + STORE)
+
+
+@pytest.mark.parametrize("more", ["[stores]\n", "stores."])
+def test_a_key_that_another_file_sets_in_an_inline_table_is_refused(tmp_path: Path, more: str) -> None:
+    (tmp_path / "more.toml").write_text(more + "north = {signing_secrets = ['y']}\n")
+    message = f"more.toml:{more.count(chr(10)) + 1}: stores.north.signing_secrets is already set in config.toml:3"
+    assert message in error_of(tmp_path, 'include = ["more.toml"]\n' + STORE)
+
+
+def test_a_value_that_another_file_has_as_a_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "more.toml").write_text("stores.north = 'x'\n")
+    message = "more.toml:1: stores.north is already set in config.toml:2; remove one"
+    assert message in error_of(tmp_path, 'include = ["more.toml"]\n' + STORE)
 
 
 def test_an_unknown_storehooks_variable_is_refused(tmp_path: Path) -> None:
