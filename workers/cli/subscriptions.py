@@ -37,7 +37,7 @@ from workers.subscriptions.managed_store import (
     require_managed,
     url_has_changed,
 )
-from workers.subscriptions.plan import Change, Handlers, Plan
+from workers.subscriptions.plan import Change, Handlers, Plan, held_back_texts
 from workers.subscriptions.repair import check_result
 
 AT_ONCE = 8
@@ -171,7 +171,7 @@ def rotate(store: str | None, yes: bool) -> None:
     redis = connect_server(config)
     managed = ManagedStore(config, name, redis)
     managed.keyring.require_key(name)
-    number = len(managed.rotate_changes())
+    number, left_out = len(managed.rotate_changes()), managed.held_back()
     if not number:
         raise ConfigError(f"{name} has no subscriptions of ours; `storehooks subscriptions apply` creates them")
     output.confirm(f"rotate the secrets of {counted(number, 'subscription')} at {name}", yes=yes)
@@ -181,8 +181,12 @@ def rotate(store: str | None, yes: bool) -> None:
         done = list(apply_changes(managed, managed.rotate_changes(), hold=hold))
     failed = show_results({name: done})
     output.line(f"Old learned secrets stay valid for {span(config.secrets.overlap)}; those of the config as it says.")
+    if left_out:
+        which, fix = held_back_texts(name, left_out)
+        output.line(f"{which}: not rotated, and no secret ends that they may use")
+        output.line(fix)
     output.next_command(f"storehooks subscriptions list --store {name}  their state")
-    if failed:
+    if failed or left_out:
         raise click.exceptions.Exit(1)
 
 

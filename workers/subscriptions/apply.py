@@ -72,13 +72,14 @@ class _Application:
         replaces_lost = announce and any(change.rotate for change in changes) and self._store.knows_no_secret()
         try:
             self._secret_changes.require_storage(changes)
-            announced = self._secret_changes.announced(lambda: _complete(changes, results), replaces_lost=replaces_lost)
+            announced = self._secret_changes.announced(replaces_lost=replaces_lost)
             with announced if announce else nullcontext():
                 for result in self._each(changes):
                     results.append(result)
                     yield result
-                if _complete(changes, results) and all(change.rotate for change in changes):
-                    secrets.end(before - {result.fingerprint for result in results})
+                if _all_rotated(changes, results) and not self._secret_changes.lost:
+                    new = {result.fingerprint for result in results}
+                    secrets.end_replaced(before - new, rotated={str(change.id) for change in changes})
         except (ConfigError, ReceiversBehind) as error:
             yield from (ChangeResult(change, error=str(error)) for change in changes[len(results) :])
 
@@ -101,5 +102,5 @@ class _Application:
         return ""
 
 
-def _complete(changes: list[Change], results: list[ChangeResult]) -> bool:
-    return len(results) == len(changes) and not any(result.error for result in results)
+def _all_rotated(changes: list[Change], results: list[ChangeResult]) -> bool:
+    return len(results) == len(changes) and all(result.change.rotate and not result.error for result in results)

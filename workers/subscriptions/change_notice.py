@@ -4,6 +4,9 @@ While a notice is valid, receivers answer 503 instead of 401 for the store. A re
 `CHANGE_SECONDS` after it first saw its mark: a process that died must not suspend refusals for ever. One call of a slow
 or rate-limited API may take as long, and a store may need many calls. So a thread repeats the notice with a new mark,
 well before the old one expires.
+
+A mark is OWNER.NUMBER: the secret of any subscription of the store may change, or be lost if the process ends. A notice
+that must stay although its change is over is OWNER.NUMBER.IDS: only the secrets of these subscriptions may be lost.
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TypeVar
 
+import orjson
 from redis.exceptions import RedisError
 
 from receiver.contract.errors import StorehooksError
@@ -69,6 +73,15 @@ class ChangeNotice:
         self.stop_repeating()
         retry_redis(lambda: self._keyring.withdraw_change(self._store, self._id))
 
+    def leave_for(self, subscriptions: Collection[str]) -> None:
+        """Leave the notice for the subscriptions whose secret may be lost; without any, withdraw it."""
+        if not subscriptions:
+            self.withdraw()
+            return
+        self.stop_repeating()
+        ids = orjson.dumps(sorted(subscriptions)).decode()
+        retry_redis(lambda: self._keyring.announce_change(self._store, f"{self._next_mark()}.{ids}", again=True))
+
     def _repeat(self) -> None:
         pause = REPEAT_EVERY
         while not self._stopped.wait(pause):
@@ -81,6 +94,14 @@ class ChangeNotice:
     def _next_mark(self) -> str:
         self._repeats += 1
         return f"{self._id}.{self._repeats}"
+
+
+def subscriptions_in(mark: str) -> frozenset[str] | None:
+    """The ids in a mark; None if it has none, so that the secret of any subscription may be lost."""
+    try:
+        return frozenset(map(str, orjson.loads(mark.split(".", 2)[2])))
+    except (IndexError, ValueError, TypeError):
+        return None
 
 
 def wait_for_receivers(keyring: Keyring, version: int) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from redis import Redis
 
@@ -14,11 +16,13 @@ from receiver.contract.stores import Store
 from receiver.inbox import EventQueries, keys
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import with_learned_secrets
+from receiver.inbox.queries.damage import as_text
 from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.configured_client import client_for_store, sandbox_hint
 from workers.storeapi.errors import ApiError
 from workers.subscriptions.callback_urls import callback_urls
+from workers.subscriptions.change_notice import subscriptions_in
 from workers.subscriptions.plan import (
     Change,
     Existing,
@@ -98,11 +102,13 @@ class ManagedStore:
         )
         found = make_plan(wanted, existing, gone=lambda topic: handlers.gone(topic, self.name))
         found = with_gaps(found, SubscriptionChecks(self.redis).last_deliveries(self.name), time.time())
-        if self._change_was_abandoned(locked):
-            return with_new_secrets(found, "a process ended while it changed the old one")
         if not by_itself and self.knows_no_secret():
-            return with_new_secrets(found, "the old one is not known here")
-        return found
+            lost, why = frozenset(self.secrets.subscriptions or ()), "the old one is not known here"
+        else:
+            is_abandoned = locked or not self.redis.exists(keys.CHECK_LOCK + self.name)
+            lost = self.lost_secrets() if is_abandoned else frozenset()
+            why = "a process ended while it changed the old one"
+        return with_new_secrets(replace(found, lost=lost), why)
 
     def subscriptions(self) -> list[Existing]:
         """Every subscription at the store, ours and others'."""
@@ -111,18 +117,20 @@ class ManagedStore:
         earlier, replaced = last.urls if last else (), checks.replaced_public_urls()
         urls = callback_urls(self.config, self.name, replaced=replaced, earlier=earlier)
         existing = list_subscriptions(self.client, urls, self.store.scheme.topics)
-        self.secrets.set_subscriptions({str(one.id) for one in existing if one.is_ours})
+        self.secrets.subscriptions = {str(one.id) for one in existing if one.ownership != "foreign"}
         return existing
 
     def _seen_and_configured(self) -> list[str]:
         seen = [name.theirs for name in EventQueries(self.redis).event_names(self.name) if name.theirs]
         return [*seen, *sorted(self.store.scheme.configured)]
 
-    def _change_was_abandoned(self, locked: bool) -> bool:
-        """Whether a process began to change a secret here and has ended before it was done."""
-        if not self.redis.hexists(keys.CHANGING_SECRETS, self.name):
-            return False
-        return locked or not self.redis.exists(keys.CHECK_LOCK + self.name)
+    def lost_secrets(self) -> frozenset[str]:
+        """The ids of the subscriptions whose secret may be lost, by the notice that another process has left."""
+        mark: Any = self.redis.hget(keys.CHANGING_SECRETS, self.name)
+        if mark is None:
+            return frozenset()
+        named = subscriptions_in(as_text(mark))
+        return frozenset(self.secrets.subscriptions or ()) if named is None else named
 
     def knows_no_secret(self) -> bool:
         """Whether every delivery is refused: the subscriptions exist, and what signs them was lost, or never learned. A
@@ -144,23 +152,31 @@ class ManagedStore:
         return [
             Change("update", one.topic, one.theirs, "a new secret", one.id, rotate=True)
             for one in self.subscriptions()
-            if one.ownership == "current"
+            if one.is_ours
         ]
+
+    def held_back(self) -> list[Existing]:
+        """The subscriptions that a rotation leaves out: whether they are ours is not known."""
+        return [one for one in self.subscriptions() if one.ownership == "earlier"]
 
     def with_secrets(self) -> Store:
         """The store with all its secrets, configured and learned, to sign or verify with."""
         return with_learned_secrets(self.store, self.keyring.secrets_of(self.name) if self.keyring.seal else ())
 
     def end_orphaned_secrets(self, plan: Plan, *, hold: Callable[[], None]) -> None:
-        """End the secrets of subscriptions that the plan no longer found at the store.
+        """End the secrets of subscriptions that the plan no longer found at the store, and withdraw a notice that is
+        only for such.
 
         `hold` makes sure first that the lock is still held: a subscription that another process has created since
         the plan would count as orphaned.
         """
         if self.keyring.seal and not plan.unknown:
             hold()
+            missing = any(change.action == "create" for change in plan.changes)
             self.secrets.end_orphans(
                 listed=plan.listed,
                 ours={str(one.id) for one in (*plan.existing, *plan.earlier)},
-                subscriptions_are_missing=any(change.action == "create" for change in plan.changes),
+                subscriptions_are_missing=missing,
             )
+            if plan.lost and not missing and plan.lost.isdisjoint(plan.listed):
+                self.keyring.withdraw_change(self.name)

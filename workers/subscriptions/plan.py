@@ -144,6 +144,8 @@ class Plan:
     earlier: tuple[Existing, ...] = ()
     """Those with a URL that was ours at an earlier check. Nothing is created for their topics: if they are ours, each
     event would arrive twice."""
+    lost: frozenset[str] = frozenset()
+    """The ids of the subscriptions whose secret may be lost."""
 
     @property
     def summary(self) -> str:
@@ -158,13 +160,10 @@ class Plan:
         """Why nothing is created for some topics, and on the next line the fix."""
         if not self.earlier:
             return ""
-        urls = sorted({one.url for one in self.earlier})
-        bases = [f'"{base}"' for base in dict.fromkeys(public_url_in(url, self.store) for url in urls) if base]
-        setting = f"set [receiver] former_urls = [{', '.join(bases)}] if these were yours, or " if bases else ""
-        return (
-            f"{counted(len(self.earlier), 'subscription')} for {some(urls)}, our URL at an earlier check; "
-            f"with a second one, each event would arrive twice, so none is created\n{setting}delete them at the store"
-        )
+        which, fix = held_back_texts(self.store, self.earlier)
+        lost = sum(str(one.id) in self.lost for one in self.earlier)
+        more = f", and the secret of {lost} of them may be lost" if lost else ""
+        return f"{which}; with a second one, each event would arrive twice, so none is created{more}\n{fix}"
 
     @property
     def foreign_texts(self) -> list[str]:
@@ -191,6 +190,15 @@ class Plan:
             "note": self.wanted.note if self.wanted else "",
             "unknown": self.unknown or None,
         }
+
+
+def held_back_texts(store: str, earlier: Sequence[Existing]) -> tuple[str, str]:
+    """Which subscriptions are held back, and the fix."""
+    urls = sorted({one.url for one in earlier})
+    bases = [f'"{base}"' for base in dict.fromkeys(public_url_in(url, store) for url in urls) if base]
+    setting = f"set [receiver] former_urls = [{', '.join(bases)}] if these were yours, or " if bases else ""
+    which = f"{counted(len(earlier), 'subscription')} for {some(urls)}, our URL at an earlier check"
+    return which, f"{setting}delete them at the store"
 
 
 # Wanted
@@ -336,12 +344,14 @@ def with_gaps(before: Plan, last: Mapping[str, float], now: float) -> Plan:
 
 
 def with_new_secrets(before: Plan, why: str) -> Plan:
-    """The same plan, and a new secret for each of our subscriptions."""
-    deleted = {change.id for change in before.changes if change.action == "delete"}
+    """The same plan, and a new secret for each of our subscriptions whose secret may be lost.
+
+    Also for one that is to be deleted: the deletion may be postponed or fail, and until then its deliveries go on.
+    """
     rotations = [
         Change("update", one.topic, one.theirs, f"a new secret: {why}", one.id, rotate=True)
         for one in before.existing
-        if one.ownership == "current" and one.id not in deleted
+        if str(one.id) in before.lost
     ]
     return replace(before, changes=(*before.changes, *rotations))
 

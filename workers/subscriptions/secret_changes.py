@@ -3,8 +3,8 @@
 The danger is a secret that only the store knows. From the moment it may be in use until every receiver knows it, the
 signature of a genuine delivery matches no known secret. So a change notice is sent to the receivers first: they answer
 503 instead of 401, and the store sends again. A new secret is written to this host's disk as soon as it is seen. The
-notice is withdrawn when every receiver has the secret. A process that dies in between leaves its notice, and the next
-check then rotates the secrets again.
+notice is withdrawn when every receiver has the secret. A process that dies in between leaves its notice. The next check
+then rotates the secrets again, of all subscriptions of ours. The notice stays for those that it could not rotate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from receiver.contract.records import Record, RecordError
-from receiver.inbox import keys
 from receiver.inbox.keyring.learned_secrets import learned_secret
 from workers.storeapi.errors import ApiError, Unreachable, had_no_effect
 from workers.subscriptions.change_notice import (
@@ -39,6 +38,8 @@ class SecretChanges:
         self._keyring, self._secrets = store.keyring, store.secrets
         self._unseen = False
         """Whether the store may use a secret that this process has not seen."""
+        self.lost = set[str]()
+        """The subscriptions whose secret may have been lost before, and that have got no new one yet."""
         self._notice: ChangeNotice | None = None
 
     def require_storage(self, changes: Iterable[Change]) -> None:
@@ -50,13 +51,14 @@ class SecretChanges:
             self._keyring.files.require_writable()
 
     @contextmanager
-    def announced(self, is_complete: Callable[[], bool], *, replaces_lost: bool = False) -> Iterator[None]:
+    def announced(self, *, replaces_lost: bool = False) -> Iterator[None]:
         """Announce the change to the receivers until they know every secret.
 
-        A notice that another process left, or one because secrets are lost, is withdrawn only after all changes have
-        succeeded: then each lost secret has been replaced. Until then the next check goes on.
+        If another process left a notice, or if all secrets are lost, it stays for the subscriptions that have got no
+        new one: those held back, and those whose rotation failed. A later check goes on with them.
         """
-        abandoned = retry_redis(lambda: self._managed.redis.hexists(keys.CHANGING_SECRETS, self._name)) or replaces_lost
+        known = self._secrets.subscriptions or set()
+        self.lost = set(known if replaces_lost else retry_redis(self._managed.lost_secrets))
         self._notice, late = ChangeNotice(self._keyring, self._name), list[str]()
         self._secrets.version = self._notice.announce()
         try:
@@ -65,8 +67,8 @@ class SecretChanges:
             late = wait_for_receivers(self._keyring, self._secrets.version)
         finally:
             self._notice.stop_repeating()
-            if not (self._unseen or late) and (is_complete() or not abandoned):
-                self._notice.withdraw()
+            if not (self._unseen or late):
+                self._notice.leave_for(self.lost)
 
     def create(self, change: Change) -> str:
         """Create a subscription; returns the fingerprint of its secret, empty if the store shows none."""
@@ -83,8 +85,11 @@ class SecretChanges:
     def rotate(self, change: Change) -> str:
         """Give a subscription a new secret; returns its fingerprint."""
         if "secret" in self._catalogue.get("webhooks", "rotate_secret").body_fields:
-            return self._rotate_to_own(change)
-        return self._call(lambda: self._rotate_at_store(change))
+            fingerprint = self._rotate_to_own(change)
+        else:
+            fingerprint = self._call(lambda: self._rotate_at_store(change))
+        self.lost.discard(str(change.id))
+        return fingerprint
 
     def _rotate_to_own(self, change: Change) -> str:
         """With a secret generated here. Receivers know it before the store does; then the old one ends."""

@@ -26,8 +26,9 @@ class StoreSecrets:
     def __init__(self, keyring: Keyring, store: Store, *, overlap: float) -> None:
         self._keyring, self._store, self._overlap = keyring, store, overlap
         self._learned: list[LearnedSecret] = []
-        self._subscriptions: set[str] | None = None
-        """The ids of our subscriptions at the store; None until they were listed."""
+        self.subscriptions: set[str] | None = None
+        """The ids of our subscriptions at the store, and of those held back, which may be ours. None until they were
+        listed."""
         self.version = 0
         """Of the keyring, after the last change made here."""
 
@@ -87,25 +88,28 @@ class StoreSecrets:
 
     # Ends: an old secret stays valid for the overlap
 
-    def set_subscriptions(self, ids: Set[str]) -> None:
-        """The ids of our subscriptions that the store lists."""
-        self._subscriptions = set(ids)
-
     def add_subscription(self, subscription: str) -> None:
-        if self._subscriptions is not None:
-            self._subscriptions.add(subscription)
+        if self.subscriptions is not None:
+            self.subscriptions.add(subscription)
 
     def remove_subscription(self, subscription: str) -> None:
         """The subscription is deleted, so its secrets end."""
-        if self._subscriptions is not None:
-            self._subscriptions.discard(subscription)
+        if self.subscriptions is not None:
+            self.subscriptions.discard(subscription)
         self._write(self._ending(subscription))
 
     def end_older(self, subscription: str, newest: LearnedSecret) -> None:
         self._write(self._ending(subscription, but=newest.fingerprint))
 
+    def end_replaced(self, fingerprints: Set[str], *, rotated: Set[str]) -> None:
+        """After these subscriptions got new secrets, end those of the old ones that no other subscription may use:
+        their own, and shared ones if each other subscription has its own."""
+        if self._may_be_shared(*rotated):
+            return
+        replaced = {secret.fingerprint for secret in self._active if secret.subscription in {"", *rotated}}
+        self.end(replaced & fingerprints)
+
     def end(self, fingerprints: Set[str]) -> None:
-        """End these secrets, including those that several subscriptions share."""
         self._write([self._with_end(secret) for secret in self._active if secret.fingerprint in fingerprints])
 
     def end_orphans(self, *, listed: Set[str], ours: Set[str], subscriptions_are_missing: bool) -> None:
@@ -129,10 +133,10 @@ class StoreSecrets:
         own = [secret for secret in self._active if secret.subscription == subscription and secret.fingerprint != but]
         return [self._with_end(secret) for secret in own]
 
-    def _may_be_shared(self, subscription: str) -> bool:
-        """Whether another subscription of ours has no secret of its own."""
+    def _may_be_shared(self, *subscriptions: str) -> bool:
+        """Whether a subscription other than these has no secret of its own, so that it may use one of theirs."""
         own = {secret.subscription for secret in self._active}
-        return self._subscriptions is None or not self._subscriptions <= own | {subscription}
+        return self.subscriptions is None or not self.subscriptions <= own.union(subscriptions)
 
     def _with_end(self, secret: LearnedSecret) -> LearnedSecret:
         return replace(secret, not_after=time.time() + self._overlap)

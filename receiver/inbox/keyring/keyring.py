@@ -170,8 +170,8 @@ class Keyring:
     def announce_change(self, store: str, mark: str = "", *, again: bool = False) -> int:
         """Announce to receivers that a secret of the store may change now. Returns the version with the announcement.
 
-        `mark` is OWNER.NUMBER, new each time. With `again`, an announcement of another owner is left in place: its
-        owner repeats it.
+        `mark` is OWNER.NUMBER or OWNER.NUMBER.IDS, new each time. With `again`, an announcement of another owner is
+        left in place: its owner repeats it.
         """
         return self._change("announce", [(store, mark or secrets.token_hex(4), "again" if again else "")])
 

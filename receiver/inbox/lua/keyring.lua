@@ -4,8 +4,8 @@
 --       (an announcement)
 --       2 a version that the new one must be above (0 = none)
 --       then for each: store, fingerprint, the sealed secret (or ""). For "announce" the place of the fingerprint holds
---       a mark that is new each time, OWNER or OWNER.NUMBER, and the third is "again" to leave another owner's mark in
---       place. For "withdraw" it holds the owner whose mark is removed, or "" for any owner's
+--       a mark that is new each time, OWNER, OWNER.NUMBER or OWNER.NUMBER.IDS, and the third is "again" to leave another
+--       owner's mark in place. For "withdraw" it holds the owner whose mark is removed, or "" for any owner's
 -- returns the new version
 local function owner(mark) return string.match(mark, '^[^.]*') end
 
