@@ -42,8 +42,10 @@ MAX_CANDIDATES = 16
 MAX_SECRETS = 16
 """The number of signing secrets of one store in the config."""
 MAX_LEARNED = 48
-"""The number of secrets of one store in the keyring. Each subscription may have its own, during rotation two."""
-MAX_TRIED = MAX_SECRETS + MAX_LEARNED
+"""The number of active secrets of one store in the keyring. Each subscription may have its own."""
+MAX_ENDED = 48
+"""The number of secrets of one store in the keyring that have an end. A rotation sets one for each active secret."""
+MAX_TRIED = MAX_SECRETS + MAX_LEARNED + MAX_ENDED
 """The number of secrets that a delivery is verified with."""
 MAX_SIGNATURE_HEADER = 4096
 _DIGITS = re.compile(r"0|[1-9][0-9]{0,15}")  # one form for each time: a zero could belong to the part before it

@@ -21,7 +21,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from receiver.config.values import sealing_key
-from receiver.contract.signing.signatures import MAX_LEARNED, Scheme, Secret
+from receiver.contract.signing.signatures import MAX_ENDED, MAX_LEARNED, Scheme, Secret
 from receiver.contract.stores import Store
 from receiver.inbox.keyring.host_files import KeyringFiles
 
@@ -111,10 +111,12 @@ def _authenticated(metadata: Mapping[str, Any]) -> bytes:
 
 def with_learned_secrets(store: Store, learned: Iterable[LearnedSecret]) -> Store:
     """The store with its learned secrets: first those without an end, the newest first, then those of the config, then
-    the ended ones."""
-    chosen = sorted(learned, key=lambda one: (one.not_after is not None, -one.learned_at))[:MAX_LEARNED]
+    those with an end, the latest end first. So one that ended long ago never displaces one in its overlap."""
+    newest = sorted(learned, key=lambda one: -one.learned_at)
+    active = [one for one in newest if one.not_after is None]
+    ended = sorted((one for one in newest if one.not_after is not None), key=lambda one: -(one.not_after or 0.0))
     added, seen = [], {secret.key for secret in store.secrets}
-    for one in chosen:
+    for one in (*active[:MAX_LEARNED], *ended[:MAX_ENDED]):
         try:
             secret = one.as_secret(store.scheme)
         except ValueError:  # the scheme was changed since

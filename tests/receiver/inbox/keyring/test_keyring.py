@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import stat
 import threading
@@ -16,8 +17,10 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver.config import load
+from receiver.contract.compose import compose
 from receiver.contract.errors import ConfigError
 from receiver.contract.signing.presets import STANDARD_WEBHOOKS
+from receiver.contract.signing.signatures import MAX_LEARNED, MAX_SECRETS, Secret, verify
 from receiver.contract.stores import Store
 from receiver.inbox import connect, keys
 from receiver.inbox.keyring.host_files import COPY, LEFTOVER_SECONDS, PENDING
@@ -232,6 +235,26 @@ def test_many_ended_secrets_do_not_displace_a_live_one(keyring: Keyring) -> None
     keyring.store([live, *ended])
     assert keyring.remove_ended("north") == 60
     assert keyring.secrets_of("north") == [live]
+
+
+def test_each_secret_in_its_overlap_is_tried_after_a_rotation_of_as_many_subscriptions_as_possible() -> None:
+    """With more than 24 subscriptions, genuine deliveries that were signed before a rotation were refused."""
+    now = time.time()
+
+    def many(name: str, how_many: int, learned_at: float, end: float | None) -> list[LearnedSecret]:
+        texts = [f"whsec_{base64.b64encode(f'{name} {number}'.encode()).decode()}" for number in range(how_many)]
+        return [replace(secret(text, now=learned_at), not_after=end) for text in texts]
+
+    active, overlap = many("active", MAX_LEARNED, now - 10, None), many("overlap", MAX_LEARNED, now - 999, now + 60)
+    past = many("past", 30, now - 5, now - 1)
+    configured = tuple(Secret(b"configured %d" % number) for number in range(MAX_SECRETS))
+    store = with_learned_secrets(replace(NORTH, secrets=configured), [*past, *overlap, *active])
+    for one in (*active, *overlap):
+        signer = replace(NORTH, secrets=(one.as_secret(NORTH.scheme),))
+        sent = compose(signer, topic="order.paid", delivery_id="m1", data={"id": 1}, now=now)
+        verify(store.scheme, secrets=store.secrets, headers=sent.headers, body=sent.body, now=now)
+    shown = with_learned_secrets(NORTH, [*past, *overlap[:30]]).secrets
+    assert sum(not one.is_active(now) for one in shown) == MAX_LEARNED - 30, "in the rest of the room, for `verify`"
 
 
 def load_store() -> Store:
