@@ -91,13 +91,15 @@ def _deleted(config: Config, name: str, client: Redis) -> list[Change]:
 
 
 def _delete_config(config: Config, name: str, client: Redis, steps: Steps) -> None:
-    """Delete its file, its learned secrets, and the results of its subscription checks."""
+    """Delete its file, its learned secrets with the notice of a rotation that was killed, and the results of its
+    subscription checks."""
     from workers.subscriptions.managed_store import keyring_of
 
     keyring = keyring_of(config, client)
     if learned := keyring.secrets_of(name):
         keyring.remove(name, [one.fingerprint for one in learned])
         steps.report("secrets", f"{len(learned)} learned secrets deleted")
+    keyring.withdraw_change(name)  # a store of this name that is added later has other secrets
     SubscriptionChecks(client).forget(name)
     if file := file_of(config, name):
         file.unlink()

@@ -25,6 +25,7 @@ from receiver.config import load
 from receiver.contract.compose import compose
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.inbox import Administration, Outcome
+from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.subscription_checks import SubscriptionChecks
 from receiver.process.process_files import held
 from receiver.spool import open_refusals
@@ -440,6 +441,19 @@ def test_a_removed_store_is_not_repaired_by_a_worker_with_the_old_config(setup: 
     for one in setup.api.webhooks.list():
         setup.api.webhooks.delete(one.id)
     checks.forget("east")
+
+
+def test_a_removed_store_leaves_no_notice_of_a_killed_rotation(setup: StoreSetup) -> None:
+    """A store of the same name that was added later had its new secrets rotated."""
+    added = setup.add()
+    assert added.exit_code == 0, added.output
+    keyring = Keyring(setup.system.client, setup.system.config.data_dir, "")
+    keyring.announce_change("east")
+    keyring.announce_change("north")
+    done = setup.cli("stores", "remove", "east", "--yes")
+    assert done.exit_code == 0, done.output
+    assert set(keyring.state().changing) == {"north"}
+    keyring.withdraw_change("north")
 
 
 @pytest.mark.parametrize(
