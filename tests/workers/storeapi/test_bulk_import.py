@@ -104,6 +104,22 @@ def test_a_bad_csv_line_affects_only_that_line(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [
+        (b'name,"price\n', "the names of the columns, is not CSV: unexpected end of data"),
+        (b"name,price,name\n", "must name each column once"),
+        (b"name,,price\n", "must name each column once"),
+        (b"\n", "must name each column once"),
+    ],
+)
+def test_a_csv_file_without_a_name_for_each_column_is_refused(tmp_path: Path, first: bytes, reason: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(first + b'A,1.00\nB,2.00"\n')
+    with pytest.raises(ConfigError, match=reason):
+        list(read_rows(path))
+
+
 STRAY_QUOTES = {
     "never closed": ('A,1.00,x\nB,2.00,"x\nC,3.00,x\n', "AC", "3 (line 4: the file ends before it is closed)"),
     "closed by the quote of a later cell": (

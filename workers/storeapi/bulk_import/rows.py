@@ -97,7 +97,10 @@ def _csv_rows(file: BinaryIO, start: int, number: int, types: Mapping[str, str])
 def _column_names(file: BinaryIO) -> list[str]:
     """The names in the first line, which may begin with a byte order mark."""
     line = file.readline(MAX_LINE).decode("utf-8-sig", "replace")
-    names = next(csv.reader(io.StringIO(line)), [])
+    try:
+        names = next(csv.reader(io.StringIO(line), strict=True), [])
+    except csv.Error as error:  # a quote that is not closed, or more after one that is
+        raise ConfigError(f"{file.name}: the first line, with the names of the columns, is not CSV: {error}") from None
     if not names or len(set(names)) != len(names) or "" in names:
         raise ConfigError(f"{file.name}: the first line must name each column once")
     return names
