@@ -165,7 +165,7 @@ def test_the_compose_file_has_known_keys_and_restricts_its_services(tmp_path: Pa
         assert environ.pop("STOREHOOKS_CONFIG") == "/etc/storehooks/config.toml"
         found = load(config, environ)
         assert found.redis.url == "redis://storehooks:given@redis:6379/0"
-        assert [str(proxy) for proxy in found.receiver.trusted_proxies] == [f"{network['gateway']}/32"]
+        assert found.receiver.trusted_proxies == (network["gateway"],)
     build = services["web"]["build"]
     assert (FOLDER / build["context"]).resolve() == ROOT
     assert (ROOT / build["dockerfile"]).samefile(DOCKERFILE)
