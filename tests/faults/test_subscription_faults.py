@@ -21,7 +21,8 @@ from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import LearnedSecret, orphaned
 from receiver.inbox.keyring.receiver_versions import ReceiverVersions
 from receiver.inbox.queries.runs import EventRuns, PastRun
-from receiver.inbox.subscription_checks import StoreLocked, SubscriptionChecks
+from receiver.inbox.store_lock import StoreLocked
+from receiver.inbox.subscription_checks import SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.sandbox_shop import Shop, changing_calls
 from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE, wait_for_events
@@ -322,7 +323,7 @@ def test_a_check_that_loses_the_lock_stops(shop: Shop, monkeypatch: pytest.Monke
 
 
 def test_the_lock_is_renewed_while_changes_are_made(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("receiver.inbox.subscription_checks.LOCK_MS", 400)
+    monkeypatch.setattr("receiver.inbox.store_lock.LOCK_MS", 400)
     with SubscriptionChecks(shop.system.client).lock("demo") as hold:
         until = time.monotonic() + 1.0
         while time.monotonic() < until:
@@ -337,7 +338,7 @@ def test_one_change_may_take_longer_than_the_lock_lasts(shop: Shop, monkeypatch:
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     shop.apply()
-    monkeypatch.setattr("receiver.inbox.subscription_checks.LOCK_MS", 600)
+    monkeypatch.setattr("receiver.inbox.store_lock.LOCK_MS", 600)
     real, occupied = Webhooks.rotate_secret, list[bool]()
 
     def slow(self: Webhooks, *given: Any, **named: Any) -> Any:

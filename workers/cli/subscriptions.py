@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ from workers.subscriptions.managed_store import (
     require_managed,
     url_has_changed,
 )
-from workers.subscriptions.plan import Change, Handlers, Plan, held_back_texts
+from workers.subscriptions.plan import Change, Existing, Handlers, Plan, held_back_texts
 from workers.subscriptions.repair import check_result
 
 AT_ONCE = 8
@@ -173,7 +173,10 @@ def rotate(store: str | None, yes: bool) -> None:
     managed.keyring.require_key(name)
     number, left_out = len(managed.rotate_changes()), managed.held_back()
     if not number:
-        raise ConfigError(f"{name} has no subscriptions of ours; `storehooks subscriptions apply` creates them")
+        if not left_out:
+            raise ConfigError(f"{name} has no subscriptions of ours; `storehooks subscriptions apply` creates them")
+        _show_left_out(name, left_out)
+        raise click.exceptions.Exit(1)
     output.confirm(f"rotate the secrets of {counted(number, 'subscription')} at {name}", yes=yes)
     record(redis, "rotate secrets", count=number, store=name)
     # The lock is taken after the question, so that repairs are not blocked while the user thinks.
@@ -182,12 +185,16 @@ def rotate(store: str | None, yes: bool) -> None:
     failed = show_results({name: done})
     output.line(f"Old learned secrets stay valid for {span(config.secrets.overlap)}; those of the config as it says.")
     if left_out:
-        which, fix = held_back_texts(name, left_out)
-        output.line(f"{which}: not rotated, and no secret ends that they may use")
-        output.line(fix)
+        _show_left_out(name, left_out)
     output.next_command(f"storehooks subscriptions list --store {name}  their state")
     if failed or left_out:
         raise click.exceptions.Exit(1)
+
+
+def _show_left_out(store: str, left_out: Sequence[Existing]) -> None:
+    which, fix = held_back_texts(store, left_out)
+    output.line(f"{which}: not rotated, and no secret ends that they may use")
+    output.line(fix)
 
 
 # Checking and changing

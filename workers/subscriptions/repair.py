@@ -24,7 +24,8 @@ from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
 from receiver.inbox.keyring.host_files import KeyringUnwritable
 from receiver.inbox.redis.server_faults import reason_of
-from receiver.inbox.subscription_checks import BUSY_MS, CheckResult, Repair, StoreLocked, SubscriptionChecks, Trouble
+from receiver.inbox.store_lock import StoreLocked
+from receiver.inbox.subscription_checks import BUSY_SECONDS, CheckResult, Repair, SubscriptionChecks, Trouble
 from workers.subscriptions.apply import ChangeResult, apply_changes
 from workers.subscriptions.change_notice import retry_redis
 from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of, url_has_changed
@@ -296,7 +297,8 @@ class SubscriptionCheck:
                     self._checks.check_again_in(store, 0)
             self._last_config = config
         free = STORES_AT_ONCE - len(self._busy)
-        due = self._checks.due(stores, every=config.subscriptions.check, most=free) if free else []
+        idle = [store for store in stores if store not in self._busy]
+        due = self._checks.due(idle, every=config.subscriptions.check, most=free) if free and idle else []
         handlers = declared_handlers(self._redis) if due else Handlers()
         for store in due:
             self._busy.add(store)
@@ -340,7 +342,7 @@ class SubscriptionCheck:
                 self._checks.store_result(checked)
             return min(again, RETRY_AFTER) if checked.unknown else again
         except StoreLocked:
-            return min(again, BUSY_MS / 1000)
+            return min(again, BUSY_SECONDS)
         except (StorehooksError, RedisError) as error:  # its message may quote the store, and contain a secret
             log.warning("subscription check failed", store=store, why=type(error).__name__)
             self._store_failure(store, error)

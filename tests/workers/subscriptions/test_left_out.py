@@ -76,6 +76,18 @@ def test_a_rotation_ends_no_secret_of_a_subscription_at_another_url(shop: Shop, 
     assert ("1 subscription for http://127.0.0.1" in " ".join(done.output.split())) is not former
 
 
+def test_a_rotation_that_leaves_out_all_says_why_and_how_to_include_them(shop: Shop) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    shop.apply()
+    move(shop)
+    done = shop.cli(*ROTATE)
+    assert done.exit_code == 1
+    assert "1 subscription for http://127.0.0.1" in " ".join(done.output.split())
+    assert "former_urls" in done.output
+    assert rotations(shop) == 0
+
+
 def test_a_rotation_ends_no_secret_of_a_subscription_that_the_store_does_not_list(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

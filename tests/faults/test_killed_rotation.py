@@ -1,0 +1,46 @@
+"""A rotation that was killed: a check replaces what it lost before the receivers refuse what they cannot verify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from receiver.inbox import keys
+from receiver.inbox.keyring.keyring import CHANGE_SECONDS
+from tests.support.harness import eventually
+from tests.support.sandbox_shop import Shop, plugin, running_shop
+from tests.support.signed_traffic import Sending
+from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
+RATE = 20
+TOPICS = ("customer.created", "order.created", "order.paid", "product.updated")
+"""The sandbox's shopper is off, so all deliveries are those of the test."""
+
+
+def rotated(shop: Shop) -> int:
+    return sum(path.endswith("/rotate-secret") for _, _, path, _ in shop.log())
+
+
+def is_announced(shop: Shop) -> bool:
+    return bool(shop.system.client.hexists(keys.CHANGING_SECRETS, "demo"))
+
+
+def test_no_delivery_is_refused_because_a_rotation_was_killed(tmp_path: Path) -> None:
+    with running_shop(tmp_path, check="1h", plugin=plugin(*TOPICS)) as shop:
+        shop.system.config_file.write_text(shop.system.config_file.read_text() + MADE_BY_THE_STORE)
+        shop.system.start("web", "worker", "housekeeper")
+        eventually(lambda: shop.topics() == sorted(TOPICS), 40, what="the first check has made the subscriptions")
+        shop.misbehave(slow=1, slow_by="1s")
+        state = shop.system.config.data_dir / "sandbox-demo.sqlite3"
+        sending = Sending(shop.system.config.known_stores["demo"], state, shop.system.port, RATE).start()
+        process = shop.system.start_cli("subscriptions", "rotate", "--store", "demo", "--yes")
+        eventually(lambda: rotated(shop) >= 1 or not process.alive, 60, what="the first secret was rotated")
+        process.kill()
+        assert is_announced(shop)
+        shop.misbehave(slow=0)
+        eventually(lambda: not is_announced(shop), CHANGE_SECONDS, what="a check has replaced what was lost")
+        sending.finish()
+        assert sending.answers["401"] == 0, sending.answers
+        assert len(sending.accepted) == sending.sent
