@@ -165,7 +165,6 @@ Stores
     check           zset    Stores by time of the next check of their subscriptions (ms).
     sub:{store}     string  The result of the last check, as JSON; see subscription_checks.py.
     sub:lock:{store}        string  The process that may change the store's subscriptions now. Expires.
-    sub:owner:{store}       string  The process that had this lock last. Expires.
     repairs:{store} list    Repairs of the store's subscriptions, as JSON, the newest first.
     replaced_urls   set     Public URLs that `storehooks dev` had before its config was saved with another one.
     removed         set     Removed stores. Their subscriptions are not repaired, even by a worker with an old config.

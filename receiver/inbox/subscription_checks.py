@@ -5,6 +5,9 @@ It stores what is needed from one check to the next, so that any worker can run 
 
 from __future__ import annotations
 
+import math
+import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -12,18 +15,22 @@ from typing import Any
 
 import orjson
 
+from receiver.contract.errors import StorehooksError
 from receiver.inbox import keys
 from receiver.inbox.model import to_number
 from receiver.inbox.queries.damage import as_text, read_numbers
 from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.connecting import ServerUser, server_ms
-from receiver.inbox.store_lock import StoreLock
 
 MAX_REPAIRS_KEPT = 100
-CHECK_MS = 180_000
-"""How long a check may take. After that the store is due again."""
-BUSY_SECONDS = 10.0
-"""Time until the next check of a store whose subscriptions another process is changing: it may have been killed."""
+LOCK_MS = 180_000
+LOCK_POLL_SECONDS = 0.1
+BUSY_MS = 30_000
+"""Time until the next check of a store whose subscriptions another process is changing."""
+
+
+class StoreLocked(StorehooksError):
+    """Another process is changing the store's subscriptions."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +101,15 @@ class SubscriptionChecks(ServerUser):
         """The stores to check now, each assigned to one caller. First checks of new stores are spread over `every`."""
         removed = self.removed()
         stores = [store for store in stores if store not in removed]
-        due = script_runner.run_one(self.client, "checks", int(every * 1000), CHECK_MS, most, *stores)
+        due = script_runner.run_one(self.client, "checks", int(every * 1000), LOCK_MS, most, *stores)
         return [name.decode() for name in due]
 
     def check_again_in(self, store: str, seconds: float) -> None:
         self.client.zadd(keys.CHECK, {store: int(server_ms(self.client)) + seconds * 1000}, xx=True)
+
+    def check_within(self, store: str, seconds: float) -> None:
+        """The same, unless its next check is earlier."""
+        self.client.zadd(keys.CHECK, {store: int(server_ms(self.client)) + seconds * 1000}, xx=True, lt=True)
 
     @contextmanager
     def lock(self, store: str, *, within: float = 0.0) -> Iterator[Callable[[], None]]:
@@ -106,12 +117,25 @@ class SubscriptionChecks(ServerUser):
 
         Yields a function to call before each change: it extends the lock, or raises StoreLocked if it was lost.
         """
-        lock = StoreLock(self.client, store)
+        name, token, until = keys.CHECK_LOCK + store, secrets.token_hex(8), time.monotonic() + within
+        while not self.client.set(name, token, nx=True, px=LOCK_MS):
+            left_ms = int(self.client.pttl(name))
+            if left_ms > LOCK_MS:  # the clock was set back, and its owner may be dead
+                self.client.pexpire(name, LOCK_MS)
+            if time.monotonic() >= until:
+                left = max(1, math.ceil(min(left_ms, LOCK_MS) / 1000))
+                again = f"try again when it has ended, or if it was killed, in {left} s"
+                raise StoreLocked(f"{store}: another process is changing its subscriptions; {again}")
+            time.sleep(LOCK_POLL_SECONDS)
         try:
-            lock.take(within=within)
-            yield lock.extend
+            yield lambda: self._extend_lock(store, token)
         finally:
-            lock.release()
+            script_runner.run_one(self.client, "relock", store, token, 0)
+
+    def _extend_lock(self, store: str, token: str) -> None:
+        held = script_runner.run_one(self.client, "relock", store, token, LOCK_MS)
+        if not held:
+            raise StoreLocked(f"{store}: this took too long, and the lock on its subscriptions has expired; try again")
 
     # Results
 

@@ -22,8 +22,7 @@ from receiver.inbox.outcomes import Outcome, OutcomeKind
 from receiver.inbox.queries.handlers import HandlerQueries
 from receiver.inbox.queries.health import HealthQueries
 from receiver.inbox.rq_records import WORKER_SECONDS, register_worker
-from receiver.inbox.store_lock import LOCK_MS
-from receiver.inbox.subscription_checks import SubscriptionChecks
+from receiver.inbox.subscription_checks import LOCK_MS, SubscriptionChecks
 from tests.receiver.inbox.test_inbox import claim_one, route
 from tests.support.faked_clock import needs_faketime, server_with_clock
 from tests.support.harness import System, eventually

@@ -37,8 +37,8 @@ OF_RQ = {
     "rq:job:wake-default": "hash",
 }
 OF_ONE_EVENT = (
-    *("e:", "b:", "d:", "same:", "spool_counted:", "replay:", "o:", "st:", "plugin_fault:", "queued:"),
-    *("sub:lock:", "sub:owner:", "kept:", "session:", "link:", "login:", "wait:"),
+    *("e:", "b:", "d:", "same:", "spool_counted:", "replay:", "o:", "st:", "plugin_fault:", "sub:lock:", "queued:"),
+    *("kept:", "session:", "link:", "login:", "wait:"),
     *("runs:", "runs_counted:", "bulk:"),
 )
 """Keys of one event, delivery, order key, process, login or bulk action, which doctor does not search for."""

@@ -17,16 +17,16 @@ from receiver.contract.errors import StorehooksError
 from receiver.contract.topics import PROBE
 from receiver.inbox import keys
 from receiver.inbox.keyring.host_files import KeyringFiles, KeyringUnwritable
-from receiver.inbox.keyring.keyring import Keyring
+from receiver.inbox.keyring.keyring import CHANGE_SECONDS, Keyring
 from receiver.inbox.keyring.learned_secrets import LearnedSecret, orphaned
 from receiver.inbox.keyring.receiver_versions import ReceiverVersions
 from receiver.inbox.queries.runs import EventRuns, PastRun
-from receiver.inbox.store_lock import StoreLocked
-from receiver.inbox.subscription_checks import SubscriptionChecks
+from receiver.inbox.redis.connecting import server_ms
+from receiver.inbox.subscription_checks import BUSY_MS, LOCK_MS, StoreLocked, SubscriptionChecks
 from tests.receiver.inbox.keyring.test_keyring import KEY
 from tests.support.sandbox_shop import Shop, changing_calls
 from tests.workers.subscriptions.test_apply import MADE_BY_THE_STORE, wait_for_events
-from tests.workers.subscriptions.test_repair import look
+from tests.workers.subscriptions.test_repair import look, replace_check
 from workers.operations.replay import Selection, matching_runs
 from workers.storeapi.client import Client
 from workers.storeapi.errors import (
@@ -41,6 +41,7 @@ from workers.storeapi.errors import (
 )
 from workers.storeapi.groups import Webhooks
 from workers.subscriptions.apply import apply_changes
+from workers.subscriptions.change_notice import REPEAT_EVERY
 from workers.subscriptions.managed_store import declared_handlers
 from workers.subscriptions.probe import NoActiveSecret, ProbeFailed, probe
 from workers.subscriptions.repair import SubscriptionCheck
@@ -121,6 +122,40 @@ def test_a_rotation_with_a_lost_response_leaves_its_notice_and_the_next_check_re
     assert not is_announced(shop)
     shop.emit()
     wait_for_events(shop, "customer.created", 1)
+
+
+def test_a_killed_change_is_checked_before_its_notice_expires(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Genuine deliveries got 401 from the end of the notice until the check; see also test_killed_rotation.py."""
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    shop.apply()
+    client, hour = shop.system.client, int(server_ms(shop.system.client)) + 3_600_000
+    client.zadd(keys.CHECK, {"demo": hour})
+    monkeypatch.setattr(Webhooks, "rotate_secret", refused_with(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        rotate(shop)
+    due = client.zscore(keys.CHECK, "demo")
+    assert due is not None
+    assert int(due) <= int(server_ms(client)) + LOCK_MS
+    longest_check = 60.0
+    assert REPEAT_EVERY + (LOCK_MS + BUSY_MS) / 1000 + longest_check < CHANGE_SECONDS
+
+
+def test_a_check_that_loses_a_secret_is_made_again_before_its_notice_expires(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    config = replace_check(shop.system.config, 3600.0)
+    scheduled, handlers = SubscriptionCheck(lambda: config), declared_handlers(shop.system.client)
+    with monkeypatch.context() as patch:
+        patch.setattr(Webhooks, "create", done_and_then(ServerError("504", status=504), Webhooks.create))
+        again = scheduled._check(config, "demo", handlers)
+    assert is_announced(shop)
+    assert again is not None
+    assert again <= CHANGE_SECONDS / 2
+    assert scheduled._check(config, "demo", handlers) == 3600.0
+    assert not is_announced(shop)
 
 
 def test_a_keyring_that_cannot_be_written_is_named_before_the_store_makes_a_secret(shop: Shop) -> None:
@@ -323,7 +358,7 @@ def test_a_check_that_loses_the_lock_stops(shop: Shop, monkeypatch: pytest.Monke
 
 
 def test_the_lock_is_renewed_while_changes_are_made(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("receiver.inbox.store_lock.LOCK_MS", 400)
+    monkeypatch.setattr("receiver.inbox.subscription_checks.LOCK_MS", 400)
     with SubscriptionChecks(shop.system.client).lock("demo") as hold:
         until = time.monotonic() + 1.0
         while time.monotonic() < until:
@@ -338,7 +373,7 @@ def test_one_change_may_take_longer_than_the_lock_lasts(shop: Shop, monkeypatch:
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created")
     shop.apply()
-    monkeypatch.setattr("receiver.inbox.store_lock.LOCK_MS", 600)
+    monkeypatch.setattr("receiver.inbox.subscription_checks.LOCK_MS", 600)
     real, occupied = Webhooks.rotate_secret, list[bool]()
 
     def slow(self: Webhooks, *given: Any, **named: Any) -> Any:

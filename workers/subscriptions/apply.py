@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from receiver.contract.errors import ConfigError
 from receiver.contract.records import RecordError
-from receiver.inbox.store_lock import StoreLocked
+from receiver.inbox.subscription_checks import StoreLocked
 from workers.storeapi.errors import AccessDenied, ApiError, ResourceNotFound, TokenRefused, Unreachable
 from workers.subscriptions.change_notice import ReceiversBehind, retry_redis
 from workers.subscriptions.managed_store import ManagedStore

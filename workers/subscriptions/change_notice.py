@@ -1,9 +1,8 @@
 """Change notice: what a process announces to receivers while it changes a store's secrets.
 
 While a notice is valid, receivers answer 503 instead of 401 for the store. A receiver trusts a notice for
-`CHANGE_SECONDS` after it first saw its mark: a process that died must not suspend refusals for ever. One call of a slow
-or rate-limited API may take as long, and a store may need many calls. So a thread repeats the notice with a new mark,
-well before the old one expires.
+`CHANGE_SECONDS` after it first saw its mark: a process that died must not suspend refusals for ever. A store may need
+many calls, and each may be slow. So a thread repeats the notice with a new mark, well before the old one expires.
 
 A mark is OWNER.NUMBER: the secret of any subscription of the store may change, or be lost if the process ends. A notice
 that must stay although its change is over is OWNER.NUMBER.IDS: only the secrets of these subscriptions may be lost.
@@ -22,12 +21,12 @@ import orjson
 from redis.exceptions import RedisError
 
 from receiver.contract.errors import StorehooksError
-from receiver.inbox.keyring.keyring import CHANGE_SECONDS, Keyring
+from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.receiver_versions import LIVE_SECONDS
 
 RECEIVER_SECONDS = LIVE_SECONDS + 3.0
 """How long to wait for receivers. A receiver that was killed no longer counts before this time is over."""
-REPEAT_EVERY = CHANGE_SECONDS / 3
+REPEAT_EVERY = 20.0
 GIVE_UP_AFTER = 300.0
 """How long a learned secret waits for Redis before its process gives up; it stays in the file of this host. No call to
 a store takes as long: a process that has begun none for this long hangs, and its notice is no longer repeated."""

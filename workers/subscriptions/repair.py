@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -21,13 +22,13 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.diagnosis.formatting import span
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import connect_to
+from receiver.inbox import connect_to, keys
 from receiver.inbox.keyring.host_files import KeyringUnwritable
+from receiver.inbox.queries.damage import as_text
 from receiver.inbox.redis.server_faults import reason_of
-from receiver.inbox.store_lock import StoreLocked
-from receiver.inbox.subscription_checks import BUSY_SECONDS, CheckResult, Repair, SubscriptionChecks, Trouble
+from receiver.inbox.subscription_checks import BUSY_MS, CheckResult, Repair, StoreLocked, SubscriptionChecks, Trouble
 from workers.subscriptions.apply import ChangeResult, apply_changes
-from workers.subscriptions.change_notice import retry_redis
+from workers.subscriptions.change_notice import retry_redis, subscriptions_in
 from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of, url_has_changed
 from workers.subscriptions.plan import Change, Handlers, Plan
 from workers.subscriptions.probe import NoActiveSecret, ProbeFailed, probe
@@ -297,8 +298,7 @@ class SubscriptionCheck:
                     self._checks.check_again_in(store, 0)
             self._last_config = config
         free = STORES_AT_ONCE - len(self._busy)
-        idle = [store for store in stores if store not in self._busy]
-        due = self._checks.due(idle, every=config.subscriptions.check, most=free) if free and idle else []
+        due = self._checks.due(stores, every=config.subscriptions.check, most=free) if free else []
         handlers = declared_handlers(self._redis) if due else Handlers()
         for store in due:
             self._busy.add(store)
@@ -340,9 +340,9 @@ class SubscriptionCheck:
                 checked = check(config, store, self._redis, handlers, hold=hold)
                 self._require_current(config, store)
                 self._checks.store_result(checked)
-            return min(again, RETRY_AFTER) if checked.unknown else again
+            return min(again, RETRY_AFTER) if checked.unknown or self._has_left_notice(store) else again
         except StoreLocked:
-            return min(again, BUSY_SECONDS)
+            return min(again, BUSY_MS / 1000)
         except (StorehooksError, RedisError) as error:  # its message may quote the store, and contain a secret
             log.warning("subscription check failed", store=store, why=type(error).__name__)
             self._store_failure(store, error)
@@ -351,6 +351,11 @@ class SubscriptionCheck:
             log.error("subscription check failed unexpectedly", store=store, why=type(error).__name__)
             self._store_failure(store, error)
             return again
+
+    def _has_left_notice(self, store: str) -> bool:
+        """Whether this check has itself lost a secret, for example with a response: the notice expires in minutes."""
+        mark: Any = self._redis.hget(keys.CHANGING_SECRETS, store)
+        return mark is not None and subscriptions_in(as_text(mark)) is None
 
     def _store_failure(self, store: str, error: Exception) -> None:
         """For `doctor` and `subscriptions`, which would go on to show the result of an earlier check."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from receiver.contract.records import Record, RecordError
 from receiver.inbox.keyring.learned_secrets import learned_secret
-from receiver.inbox.subscription_checks import BUSY_SECONDS, SubscriptionChecks
+from receiver.inbox.subscription_checks import LOCK_MS, SubscriptionChecks
 from workers.storeapi.errors import ApiError, Unreachable, had_no_effect
 from workers.subscriptions.change_notice import (
     ChangeNotice,
@@ -55,7 +55,8 @@ class SecretChanges:
     def announced(self, *, replaces_lost: bool = False) -> Iterator[None]:
         """Announce the change to the receivers until they know every secret.
 
-        The next check comes soon: should this process be killed, it replaces what is lost before the notice expires.
+        The next check comes when the lock of the store expires, or earlier: if this process is killed, it replaces what is
+        lost before the notice expires.
 
         If another process left a notice, or if all secrets are lost, it stays for the subscriptions that have got no
         new one: those held back, and those whose rotation failed. A later check goes on with them.
@@ -63,8 +64,9 @@ class SecretChanges:
         known = self._secrets.subscriptions or set()
         self.lost = set(known if replaces_lost else retry_redis(self._managed.lost_secrets))
         self._notice, late = ChangeNotice(self._keyring, self._name), list[str]()
+        checks = SubscriptionChecks(self._managed.redis)
+        retry_redis(lambda: checks.check_within(self._name, LOCK_MS / 1000))
         self._secrets.version = self._notice.announce()
-        retry_redis(lambda: SubscriptionChecks(self._managed.redis).check_again_in(self._name, BUSY_SECONDS))
         try:
             self._require_receivers()
             yield
