@@ -55,8 +55,8 @@ class SecretChanges:
     def announced(self, *, replaces_lost: bool = False) -> Iterator[None]:
         """Announce the change to the receivers until they know every secret.
 
-        The next check comes when the lock of the store expires, or earlier: if this process is killed, it replaces what is
-        lost before the notice expires.
+        The next check comes when the lock of the store expires, or earlier: if this process is killed, it replaces what
+        is lost before the notice expires.
 
         If another process left a notice, or if all secrets are lost, it stays for the subscriptions that have got no
         new one: those held back, and those whose rotation failed. A later check goes on with them.

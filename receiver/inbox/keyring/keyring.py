@@ -28,8 +28,8 @@ from receiver.inbox.redis import script_runner
 ENDED_KEPT = 7 * 86400.0
 """Seconds for which an ended secret is kept, so that `verify` can report that it would have matched."""
 CHANGE_SECONDS = 300.0
-"""How long an announced change of a secret counts. Each receiver measures from when it first saw the announcement. If its
-process is killed, a check replaces what is lost before that is over: as soon as the lock of the store has expired."""
+"""How long an announced change of a secret counts. Each receiver measures from when it first saw the announcement. If
+its process is killed, a check replaces what is lost before that is over: once the lock of the store has expired."""
 
 
 @dataclass(frozen=True)
