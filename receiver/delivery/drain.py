@@ -58,14 +58,21 @@ log = logs.get("drain")
 
 @dataclass
 class DrainPass:
-    """What became of the rows of a file."""
+    """One pass over the rows of a file."""
 
+    events: SpooledEvents | DamagedEvents
+    in_inbox: Set[RowKey]
+    """The rows that the last pass has moved and could not delete."""
     moved: int = 0
     left: int = 0
     """The inbox does not take them now."""
     unreadable: int = 0
     undeleted: set[RowKey] = field(default_factory=set)
     """They are in the inbox and in the file."""
+    blocked: set[str] = field(default_factory=set)
+    """Stores of which the inbox takes nothing now."""
+    last_of: dict[str, int] = field(default_factory=dict)
+    """The number of the last row of each store that was tried."""
 
 
 class SpoolDrain:
@@ -175,22 +182,35 @@ class SpoolDrain:
 
     def _drain(self, events: SpooledEvents | DamagedEvents, in_inbox: Set[RowKey]) -> DrainPass:
         """Move rows, except for those that are in the inbox already, and delete them."""
-        done, last, blocked, can_delete = DrainPass(), 0, set[str](), True
-        while rows := events.oldest(GROUP_SIZE, after=last, except_stores=blocked):
+        done, last = DrainPass(events, in_inbox), 0
+        while rows := events.oldest(GROUP_SIZE, after=last, except_stores=done.blocked):
             if self._breaker.forbids_inbox:
                 done.left += len(rows)
                 break
             last = rows[-1].number
-            moved = self._move_rows([row for row in rows if row.key not in in_inbox], blocked)
-            taken = {row.key: row for row in rows if row.key in in_inbox or row.id in moved}
-            done.moved += len(moved)
-            done.unreadable += sum(row.delivery is None for row in rows)
-            done.left += sum(row.delivery is not None for row in rows) - len(taken)
-            if can_delete and isinstance(events, SpooledEvents):
-                can_delete = self._delete(events, [*taken.values()])
-            if not can_delete or isinstance(events, DamagedEvents):
-                done.undeleted.update(taken)
+            self._drain_rows(done, rows)
+            if isinstance(events, SpooledEvents) and not done.undeleted:
+                self._drain_others(done, events, {row.store for row in rows})
         return done
+
+    def _drain_others(self, done: DrainPass, events: SpooledEvents, stores: Set[str]) -> None:
+        """Give the other stores their turn. While a store has rows, its new deliveries become rows. So it would wait as
+        long as another one gets as many deliveries as can be moved, for example one captured delivery repeatedly."""
+        for rows in events.oldest_of_each(GROUP_SIZE, after=done.last_of, except_stores=done.blocked | stores):
+            if self._breaker.forbids_inbox:
+                return
+            self._drain_rows(done, rows)
+
+    def _drain_rows(self, done: DrainPass, rows: list[SpooledRow]) -> None:
+        done.last_of.update({row.store: row.number for row in rows})
+        moved = self._move_rows([row for row in rows if row.key not in done.in_inbox], done.blocked)
+        taken = {row.key: row for row in rows if row.key in done.in_inbox or row.id in moved}
+        done.moved += len(moved)
+        done.unreadable += sum(row.delivery is None for row in rows)
+        done.left += sum(row.delivery is not None for row in rows) - len(taken)
+        events = done.events
+        if isinstance(events, DamagedEvents) or done.undeleted or not self._delete(events, [*taken.values()]):
+            done.undeleted.update(taken)
 
     def drain_damaged_files(self) -> None:
         """Move the rows that can be read in damaged files. Once all are moved, the file is kept under another name."""

@@ -19,6 +19,8 @@ WORKER_SECONDS = 20
 """Seconds after its last heartbeat for which a worker is shown."""
 CHILD_PROCESSES = "child_processes"
 """The field with the number of a worker's child processes. RQ has no such field."""
+START_FAULT = "start_fault"
+"""The field that says why a worker cannot start child processes now."""
 OUR_MARK = "storehooks"
 """The field that tells our workers from RQ's others, with their version; 0.1.0 wrote 1."""
 FAILED_JOB_SECONDS = 365 * 24 * 3600

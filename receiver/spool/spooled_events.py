@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from math import inf
@@ -239,22 +240,23 @@ class SpooledEvents:
         """The first rows after a number, in order of arrival: at most this number, and READ_BYTES and one more."""
         excluded = list(except_stores)
         placeholders = ", ".join("?" * len(excluded))
-        rows = self._db.execute(
-            f"SELECT {ROW} FROM event "  # noqa: S608
-            f"WHERE number > ? AND store NOT IN ({placeholders}) ORDER BY number LIMIT ?",
-            (after, *excluded, limit),
-        )
-        now, found, size = read_uptime(), list[SpooledRow](), 0
-        for row in rows:
-            found.append(read_row(now, *row))
-            size += found[-1].size
-            if size > READ_BYTES:
-                break
-        rows.close()
-        numbers = [after, *(row.number for row in found)]
-        if numbers != sorted(set(numbers)):
-            raise DamagedFileError("its rows are not in order")
-        return found
+        where = f"number > ? AND store NOT IN ({placeholders})"
+        return _read_rows(self._db, where, [after, *excluded], after=after, limit=limit)
+
+    def oldest_of_each(
+        self, limit: int, *, after: Mapping[str, int], except_stores: Set[str]
+    ) -> Iterator[list[SpooledRow]]:
+        """The first rows of each store after a number of its own, up to `limit`; those of small stores together."""
+        found = list[SpooledRow]()
+        for (store,) in self._db.execute("SELECT store FROM store_usage").fetchall():
+            if store not in except_stores:
+                last = after.get(store, 0)
+                found += _read_rows(self._db, "number > ? AND store = ?", [last, store], after=last, limit=limit)
+            if len(found) >= limit or sum(row.size for row in found) > READ_BYTES:
+                yield found
+                found = []
+        if found:
+            yield found
 
     def delete(self, rows: Sequence[SpooledRow]) -> dict[str, int]:
         """Delete rows that were read here and that the inbox has acknowledged. Some may be gone: erased, or replaced by
@@ -344,6 +346,23 @@ def unpack_delivery(about: bytes, body: bytes) -> Delivery:
 def _checksum(about: bytes, body: bytes) -> int:
     """SQLite has none for its pages, so it would not notice a damaged body."""
     return crc32(body, crc32(about))
+
+
+def _read_rows(
+    database: sqlite3.Connection, where: str, values: Sequence[int | str], *, after: int, limit: int
+) -> list[SpooledRow]:
+    query = f"SELECT {ROW} FROM event WHERE {where} ORDER BY number LIMIT ?"  # noqa: S608
+    now, found, size = read_uptime(), list[SpooledRow](), 0
+    with closing(database.execute(query, (*values, limit))) as rows:
+        for row in rows:
+            found.append(read_row(now, *row))
+            size += found[-1].size
+            if size > READ_BYTES:
+                break
+    numbers = [after, *(row.number for row in found)]
+    if numbers != sorted(set(numbers)):
+        raise DamagedFileError("its rows are not in order")
+    return found
 
 
 def read_row(

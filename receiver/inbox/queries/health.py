@@ -13,7 +13,7 @@ from receiver.inbox.leases import LEADS_FOR_MS
 from receiver.inbox.model import FIRST_VERSION, from_ms, to_number
 from receiver.inbox.queries.damage import as_text, read_numbers
 from receiver.inbox.redis.connecting import ServerUser, server_ms
-from receiver.inbox.rq_records import CHILD_PROCESSES, OUR_MARK, WORKER_SECONDS
+from receiver.inbox.rq_records import CHILD_PROCESSES, OUR_MARK, START_FAULT, WORKER_SECONDS
 
 SAMPLE = 20
 """Number of events whose memory use is measured."""
@@ -37,6 +37,8 @@ class Heartbeat:
     """The version of storehooks that it runs."""
     clock_ahead: float = 0.0
     """Seconds by which its clock is ahead of the server's."""
+    start_fault: str = ""
+    """Why it cannot start child processes now."""
 
     @property
     def host(self) -> str:
@@ -68,7 +70,7 @@ class HealthQueries(ServerUser):
         pipeline.time()
         for name in names:
             pipeline.pttl(name)
-            pipeline.hmget(name, "queues", "last_heartbeat", OUR_MARK, CHILD_PROCESSES)
+            pipeline.hmget(name, "queues", "last_heartbeat", OUR_MARK, CHILD_PROCESSES, START_FAULT)
             pipeline.get(keys.PLUGIN_FAULT + name.removeprefix(keys.RQ_WORKER))
         (seconds, micros), *replies = pipeline.execute()
         now = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
@@ -82,8 +84,9 @@ class HealthQueries(ServerUser):
                 to_number(children),
                 FIRST_VERSION if ours == b"1" else as_text(ours),
                 (own - at).total_seconds(),
+                as_text(start_fault or b""),
             )
-            for name, ttl_ms, (queues, said, ours, children), fault in zip(
+            for name, ttl_ms, (queues, said, ours, children, start_fault), fault in zip(
                 names, replies[::3], replies[1::3], replies[2::3], strict=True
             )
             if (own := _moment(said)) and queues and ours and abs(age := _age(ttl_ms, own, now)) <= WORKER_SECONDS

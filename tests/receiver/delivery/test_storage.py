@@ -23,7 +23,17 @@ from receiver.delivery.drain import SpoolDrain
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults, spooling_stores
 from receiver.inbox import Inbox, connect
-from receiver.spool import BUSY_SECONDS, EVENTS_FILE, SpooledEvents, keep, kept_files, open_events, set_aside
+from receiver.inbox.accept_batch import GROUP_SIZE
+from receiver.spool import (
+    BUSY_SECONDS,
+    EVENTS_FILE,
+    SpooledEvents,
+    SpooledRow,
+    keep,
+    kept_files,
+    open_events,
+    set_aside,
+)
 from receiver.spool.database import PAGE, SPARE_PAGES, VACUUM_STEP
 from tests.support.harness import Server, System, eventually, free_port
 from tests.support.logged_lines import capture_logs
@@ -215,6 +225,32 @@ def test_a_stores_quota_applies_in_the_spool_and_not_to_other_stores(system: Sys
     assert statuses(storage.store_all(padded(system, 4, 10))) == [*["accepted"] * 3, "full"]
     assert drain.drain() == 0, "the store's quota is used up in the inbox"
     assert statuses(here.store_all([system.delivery(), system.delivery(store="south")])) == ["full", "accepted"]
+
+
+def test_stores_take_turns_in_the_drain(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store waited in the spool for as long as a captured delivery of another one was sent again, after an outage."""
+    many = 20
+    storage, drain = without_redis(system.config), drain_of(system)
+    storage.store_all(padded(system, 4 * GROUP_SIZE, 10))
+    storage.store_all([system.delivery(store="south")])
+    waits, rounds, move = list[int](), list[list[SpooledRow]](), drain._move
+
+    def moved(store: str, rows: list[SpooledRow], blocked: set[str]) -> list[str]:
+        """Somebody sends again as much as is moved, and `south` a delivery after each of its own."""
+        if store == "south":
+            waits.append(len(rounds))
+            storage.store_all([system.delivery(store="south")] if len(waits) < 5 else [])
+        else:
+            storage.store_all([row.delivery for row in (rounds or [[]])[-1] if row.delivery and len(rounds) < many])
+            rounds.append(rows)
+        return move(store, rows, blocked)
+
+    monkeypatch.setattr(drain, "_move", moved)
+    drain.drain()
+    assert waits == [1, 2, 3, 4, 5], "one turn each"
+    assert len(rounds) >= many
+    assert open_events(system.config.data_dir).count() == 0
+    assert len(system.ledger.events(store="south", limit=100)) == 5
 
 
 # Rows that cannot be moved

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,10 @@ PROCESSES = ("web", "worker", "dev", "sandbox")
 
 def readable_by_others(folder: Path) -> dict[str, str]:
     """What other users may do with a folder and everything in it, as far as they may do anything."""
-    modes = {path: path.lstat().st_mode for path in (folder, *folder.rglob("*"))}
+    modes = dict[Path, int]()
+    for path in (folder, *folder.rglob("*")):
+        with suppress(FileNotFoundError):  # a journal, which its process has deleted meanwhile
+            modes[path] = path.lstat().st_mode
     return {str(path): stat.filemode(mode) for path, mode in modes.items() if mode & 0o077}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import resource
@@ -164,6 +165,8 @@ def test_a_worker_without_descriptors_goes_on_with_the_child_processes_that_it_h
         os.kill(idle, signal.SIGKILL)
         said = "a child process cannot be started; trying again each second"
         eventually(lambda: said in system.log("worker"), what="the log says so")
+        found = "cannot start child processes: Too many open files | 1 child process of it left"
+        eventually(lambda: found in faults_of_workers(system), 20, what="doctor says so")
         (system.folder / "go").touch()
         assert system.settled(event) == "settled"
         assert system.run_of(event, "shop.greet").attempts == 1
@@ -171,6 +174,15 @@ def test_a_worker_without_descriptors_goes_on_with_the_child_processes_that_it_h
     alive = "child processes can be started again"
     eventually(lambda: alive in system.log("worker"), what="the second one is started")
     assert len([pid for pid in children_of(worker.pid) if not gone(pid)]) == 2
+    eventually(lambda: "cannot start" not in faults_of_workers(system), 20, what="doctor says so")
+
+
+def faults_of_workers(system: System) -> str:
+    """What `doctor` says of them."""
+    found = json.loads(system.run_cli("doctor", "--json").stdout)
+    return " ".join(
+        f"{one['text']} | {' '.join(one['more'])}" for one in found["findings"] if one["check"] == "workers"
+    )
 
 
 # Reloads

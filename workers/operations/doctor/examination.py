@@ -14,6 +14,7 @@ from receiver.inbox.queries.damage import PartialReader
 from receiver.inbox.redis.server_faults import fault_of_error
 from workers.operations.doctor import (
     data_checks,
+    handler_checks,
     local_facts,
     network_facts,
     store_checks,
@@ -38,7 +39,7 @@ CHECKS: tuple[Check, ...] = (
     data_checks.check_history,
     system_checks.check_disk,
     system_checks.check_spool,
-    worker_checks.check_handlers,
+    handler_checks.check_handlers,
     worker_checks.check_workers,
     worker_checks.check_housekeeper,
     worker_checks.check_open_issues,

@@ -44,6 +44,8 @@ class ChildPool:
         self._stop_flag = mmap.mmap(-1, 1)
         """Shared with the child processes: `ctx.stopping` reads it."""
         self._start_after = 0.0
+        self.start_fault = ""
+        """Why a child process that is missing cannot be started."""
         self._outage = logs.OutageLog(
             logs.get("pool"),
             begins="a child process cannot be started; trying again each second",
@@ -107,10 +109,13 @@ class ChildPool:
                 process = ChildHandle.start(serve, self._selector)
             except OSError as error:  # a limit of processes, memory or descriptors; those that are there go on
                 self._start_after = time.monotonic() + PAUSE_AFTER_LOAD_FAILURE
-                self._outage.failed(why=error.strerror)
+                self.start_fault = error.strerror or type(error).__name__
+                self._outage.failed(why=self.start_fault)
             else:
                 self._outage.worked()
                 self.children[process.pid] = process
+        if len(self.children) >= self._size:
+            self.start_fault = ""
 
     def poll(self) -> tuple[list[EndedRun], list[Run]]:
         """The runs that have ended since the last call, and the runs that were returned and not begun."""

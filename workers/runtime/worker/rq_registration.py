@@ -16,7 +16,7 @@ from rq.worker.base import WorkerStatus
 from receiver import logs
 from receiver.inbox.keys import rq_queue
 from receiver.inbox.redis.server_faults import reason_of
-from receiver.inbox.rq_records import CHILD_PROCESSES, register_worker
+from receiver.inbox.rq_records import CHILD_PROCESSES, START_FAULT, register_worker
 
 log = logs.get("worker")
 # RQ asks for the worker's address, which only `rq info` shows: a user who may not run the command is no fault.
@@ -53,6 +53,11 @@ class RegisteredWorker(RQWorker):
         """The number that are alive now."""
         return 0
 
+    @property
+    def start_fault(self) -> str:
+        """Why it cannot start child processes now."""
+        return ""
+
     def register(self, queues: Sequence[str]) -> None:
         """Show it with these queues from now on."""
         self._handler_queues = queues
@@ -61,7 +66,8 @@ class RegisteredWorker(RQWorker):
     def refresh_registration(self) -> None:
         """The heartbeat. It writes the whole record, since that may have expired while the server was away."""
         self.last_heartbeat = now()
-        fields = {**self.serialize(), "state": WorkerStatus.IDLE.value, CHILD_PROCESSES: self.child_processes}
+        own = {CHILD_PROCESSES: self.child_processes, START_FAULT: self.start_fault}
+        fields = {**self.serialize(), "state": WorkerStatus.IDLE.value, **own}
         self._try(lambda: register_worker(self.connection, self.name, self._handler_queues, fields))
 
     def unregister(self) -> None:

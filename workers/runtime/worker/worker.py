@@ -98,6 +98,10 @@ class Worker(RegisteredWorker):
     def child_processes(self) -> int:
         return len(self._pool.children)
 
+    @property
+    def start_fault(self) -> str:
+        return self._pool.start_fault
+
     def work(self, *_: Any, **__: Any) -> bool:
         """Work until asked to stop; then finish the runs under way and release the rest."""
         self._exchange.try_at_server(self._exchange.router.declare_and_read)

@@ -28,6 +28,7 @@ from receiver.inbox.subscription_checks import CheckResult
 from receiver.spool import Refusal, StoreRefusals, open_refusals
 from workers.operations.doctor import (
     data_checks,
+    handler_checks,
     local_facts,
     network_facts,
     store_checks,
@@ -660,14 +661,14 @@ def sent(**topics: int) -> dict[str, list[EventName]]:
 
 def test_an_invalid_plugin_stops_new_workers_and_not_those_that_run(facts: Facts) -> None:
     broken = replace(facts, plugins=replace(facts.plugins, fault="erp.py:3: SyntaxError"))
-    assert only_line(worker_checks.check_handlers(broken)).startswith(
+    assert only_line(handler_checks.check_handlers(broken)).startswith(
         "fail handlers: erp.py:3: SyntaxError / workers refuse to start; running ones keep the code that they have -> "
     )
 
 
 def test_an_unknown_topic_fails_with_the_nearest_topic_and_the_source_line(facts: Facts) -> None:
     changed = with_inbox(facts, topic_names=sent(product_updated=4310), workers=())
-    line = only_line(worker_checks.check_handlers(changed))
+    line = only_line(handler_checks.check_handlers(changed))
     assert line == (
         "fail handlers: erp.push wants product.stock, which no store has sent / "
         "nearest: product.updated (4,310 so far) -> correct the topic in /srv/erp.py:31"
@@ -678,18 +679,18 @@ def test_settings_of_a_plugin_that_is_not_loaded_are_a_warning(facts: Facts, tmp
     file = tmp_path / "config.toml"
     file.write_text("[plugins.erp]\nx = 1\n[plugins.left]\nx = 1\n[plugins.removed]\nx = 1\n")
     with_settings = replace(facts, config=load(file, {}), plugins=PluginFacts((HANDLER,), left_out={"left": "y"}))
-    found = [line for line in as_lines(worker_checks.check_handlers(with_settings)) if "[plugins.removed]" in line]
+    found = [line for line in as_lines(handler_checks.check_handlers(with_settings)) if "[plugins.removed]" in line]
     assert found == [
         "warn handlers: the config has [plugins.removed], and no handler of a plugin removed is loaded -> "
         f"delete it if the plugin was removed; otherwise install the plugin, or correct the name ({file}:5)"
     ]
     without = replace(with_settings, plugins=PluginFacts())
-    assert sum("and no handler of a plugin " in line for line in as_lines(worker_checks.check_handlers(without))) == 3
+    assert sum("and no handler of a plugin " in line for line in as_lines(handler_checks.check_handlers(without))) == 3
 
 
 def test_plugins_that_take_longer_than_doctor_waits_are_a_warning(facts: Facts) -> None:
     late = replace(facts, plugins=PluginFacts(is_late=True))
-    assert only_line(worker_checks.check_handlers(late)) == (
+    assert only_line(handler_checks.check_handlers(late)) == (
         "warn handlers: loading the plugins takes longer than doctor waits / workers let it take 60 s at most"
         " -> run with a longer timeout: --timeout 1m"
     )
@@ -713,7 +714,7 @@ def test_a_forward_without_a_secret_of_events_that_cannot_be_verified_again_is_a
     path = tmp_path / "config.toml"
     for secret in ("", 'secret = "whsec_c2VjcmV0IG9mIHRoZSBmb3J3YXJkIQ=="\n'):
         path.write_text(text + secret)
-        found = as_lines(worker_checks.check_handlers(replace(facts, config=load(path, {}))))
+        found = as_lines(handler_checks.check_handlers(replace(facts, config=load(path, {}))))
         warning = (
             f"warn handlers: forward.crm sends events of east that its target cannot verify: {why} -> set secret in "
         )
@@ -728,7 +729,7 @@ def test_a_forward_without_a_secret_of_events_that_were_redacted_is_a_warning(
     path = tmp_path / "config.toml"
     redacted = '[redact]\npaths = ["email"]\n[forward.crm]\nurl = "https://crm.example"\ntopics = "*"\n'
     path.write_text(CONFIG + redacted + secret)
-    found = as_lines(worker_checks.check_handlers(replace(facts, config=load(path, {}))))
+    found = as_lines(handler_checks.check_handlers(replace(facts, config=load(path, {}))))
     assert [line for line in found if "forward.crm" in line] == (
         []
         if secret
@@ -759,7 +760,7 @@ def test_a_store_whose_deliveries_are_answered_503_for_its_open_events_is_a_fail
 def test_a_known_topic_that_was_not_sent_yet_is_a_warning(facts: Facts) -> None:
     handler = replace(HANDLER, topics=("order.paid", "product.*"))
     changed = with_inbox(facts, topic_names=sent(product_updated=1), workers=())
-    loaded, paid = as_lines(worker_checks.check_handlers(replace(changed, plugins=PluginFacts((handler,)))))
+    loaded, paid = as_lines(handler_checks.check_handlers(replace(changed, plugins=PluginFacts((handler,)))))
     assert loaded.startswith("ok handlers: 1 handler of erp")
     assert paid.startswith("warn handlers: no store has sent yet: order.paid (for erp.push) -> none, if such")
 
@@ -769,7 +770,7 @@ def test_topics_that_were_not_sent_yet_are_one_warning(facts: Facts) -> None:
     wanted = ("order.created", "order.paid", "order.cancelled", "customer.created", "customer.updated")
     changed = with_inbox(facts, topic_names=sent(product_updated=1), workers=())
     handler = PluginFacts((replace(HANDLER, topics=wanted),))
-    _, unsent = as_lines(worker_checks.check_handlers(replace(changed, plugins=handler)))
+    _, unsent = as_lines(handler_checks.check_handlers(replace(changed, plugins=handler)))
     assert unsent.startswith(
         "warn handlers: no store has sent yet: order.created (for erp.push), order.paid (for erp.push),"
         " order.cancelled (for erp.push), customer.created (for erp.push) and 1 more -> none, if such events are rare"
@@ -778,22 +779,22 @@ def test_topics_that_were_not_sent_yet_are_one_warning(facts: Facts) -> None:
 
 def test_workers_that_run_another_version_than_this_host_has(facts: Facts) -> None:
     same = with_inbox(facts, declared=(HANDLER,), running={"erp.push": {"1.0"}})
-    assert len(as_lines(worker_checks.check_handlers(same))) == 1
+    assert len(as_lines(handler_checks.check_handlers(same))) == 1
     old = with_inbox(facts, declared=(HANDLER, replace(HANDLER, version="0.9")), running={"erp.push": {"0.9"}})
-    assert "warn handlers: erp.push is 1.0 here, and workers run 0.9" in as_lines(worker_checks.check_handlers(old))[1]
+    assert "warn handlers: erp.push is 1.0 here, and workers run 0.9" in as_lines(handler_checks.check_handlers(old))[1]
     absent = with_inbox(facts, declared=(HANDLER,))
     assert (
-        "erp.push is in this config, and no worker has loaded it" in as_lines(worker_checks.check_handlers(absent))[1]
+        "erp.push is in this config, and no worker has loaded it" in as_lines(handler_checks.check_handlers(absent))[1]
     )
 
 
 def test_without_a_plugin_here_doctor_says_what_workers_still_run(facts: Facts) -> None:
     """Between `pip uninstall` and HUP they handle events."""
     removed = with_inbox(replace(facts, plugins=PluginFacts()), running={"erp.push": {"1.0"}})
-    (still,) = as_lines(worker_checks.check_handlers(removed))
+    (still,) = as_lines(handler_checks.check_handlers(removed))
     assert still.startswith("warn handlers: this config loads no plugin on this host, and workers run erp.push -> ")
     assert "if the plugin was removed: send HUP to `storehooks worker`" in still
-    (none,) = as_lines(worker_checks.check_handlers(with_inbox(removed, running={"erp.push": set()})))
+    (none,) = as_lines(handler_checks.check_handlers(with_inbox(removed, running={"erp.push": set()})))
     assert none.startswith("warn handlers: no plugin is loaded: events are stored and not handled")
 
 
@@ -802,12 +803,12 @@ def test_runs_that_wait_for_a_handler_of_this_config_fail_until_a_worker_has_loa
     waiting = with_inbox(facts, declared=(HANDLER,), absent={"erp.push": AbsentHandler(None, 3)})
     reload = "send HUP to `storehooks worker`: it reloads config and plugins"
     for found in (waiting, replace(waiting, plugins=PluginFacts(is_late=True))):
-        assert as_lines(worker_checks.check_handlers(found))[0].startswith(
+        assert as_lines(handler_checks.check_handlers(found))[0].startswith(
             "fail handlers: erp.push: no worker has this handler any more; 3 runs of it wait -> "
         )
-    assert only_line(worker_checks.check_handlers(waiting)).endswith(reload), "neither ok nor a second finding"
+    assert only_line(handler_checks.check_handlers(waiting)).endswith(reload), "neither ok nor a second finding"
     idle = with_inbox(facts, declared=(HANDLER,), absent={"erp.push": AbsentHandler(None, 0)})
-    absent, loaded = as_lines(worker_checks.check_handlers(idle))
+    absent, loaded = as_lines(handler_checks.check_handlers(idle))
     assert absent == f"warn handlers: erp.push: no worker has this handler any more -> {reload}"
     assert loaded.startswith("ok handlers: 1 handler of erp")
 
