@@ -50,6 +50,8 @@ from receiver.spool import DamagedEvents, RowKey, SpooledEvents, SpooledRow, kee
 RUN_EVERY = 0.5
 PUBLISH_EVERY = 1.0
 CHECK_AGE_EVERY = 60.0
+PASS_SECONDS = 10.0
+"""Then a new pass begins: a store that was full, or a disk that was, is tried once in a pass."""
 QUIET_SECONDS = 10.0
 """A server that answers may still refuse deliveries. After this time without a failure, it is taken to accept them."""
 
@@ -71,6 +73,8 @@ class DrainPass:
     """They are in the inbox and in the file."""
     blocked: set[str] = field(default_factory=set)
     """Stores of which the inbox takes nothing now."""
+    tried: set[RowKey] = field(default_factory=set)
+    """The rows that were tried and are still in the file."""
     last_of: dict[str, int] = field(default_factory=dict)
     """The number of the last row of each store that was tried."""
 
@@ -182,27 +186,32 @@ class SpoolDrain:
 
     def _drain(self, events: SpooledEvents | DamagedEvents, in_inbox: Set[RowKey]) -> DrainPass:
         """Move rows, except for those that are in the inbox already, and delete them."""
-        done, last = DrainPass(events, in_inbox), 0
+        done, last, until = DrainPass(events, in_inbox), 0, time.monotonic() + PASS_SECONDS
         while rows := events.oldest(GROUP_SIZE, after=last, except_stores=done.blocked):
-            if self._breaker.forbids_inbox:
+            is_over = isinstance(events, SpooledEvents) and time.monotonic() > until
+            if is_over or self._breaker.forbids_inbox:
                 done.left += len(rows)
+                done.undeleted.update(key for key in in_inbox if key[0] > last)  # this pass has not met them
                 break
             last = rows[-1].number
             self._drain_rows(done, rows)
             if isinstance(events, SpooledEvents) and not done.undeleted:
-                self._drain_others(done, events, {row.store for row in rows})
+                self._drain_each_store(done, events)
         return done
 
-    def _drain_others(self, done: DrainPass, events: SpooledEvents, stores: Set[str]) -> None:
-        """Give the other stores their turn. While a store has rows, its new deliveries become rows. So it would wait as
-        long as another one gets as many deliveries as can be moved, for example one captured delivery repeatedly."""
-        for rows in events.oldest_of_each(GROUP_SIZE, after=done.last_of, except_stores=done.blocked | stores):
+    def _drain_each_store(self, done: DrainPass, events: SpooledEvents) -> None:
+        """Give each store its turn. While a store has rows, its new deliveries become rows. So it would wait as long as
+        another one gets as many deliveries as can be moved, for example one captured delivery repeatedly."""
+        for rows in events.oldest_of_each(GROUP_SIZE, after=done.last_of, except_stores=done.blocked):
             if self._breaker.forbids_inbox:
                 return
             self._drain_rows(done, rows)
 
     def _drain_rows(self, done: DrainPass, rows: list[SpooledRow]) -> None:
-        done.last_of.update({row.store: row.number for row in rows})
+        """Move rows that this pass has not met yet."""
+        for row in rows:
+            done.last_of[row.store] = max(row.number, done.last_of.get(row.store, 0))
+        rows = [row for row in rows if row.key not in done.tried]
         moved = self._move_rows([row for row in rows if row.key not in done.in_inbox], done.blocked)
         taken = {row.key: row for row in rows if row.key in done.in_inbox or row.id in moved}
         done.moved += len(moved)
@@ -211,6 +220,7 @@ class SpoolDrain:
         events = done.events
         if isinstance(events, DamagedEvents) or done.undeleted or not self._delete(events, [*taken.values()]):
             done.undeleted.update(taken)
+        done.tried.update(row.key for row in rows if row.key not in taken or row.key in done.undeleted)
 
     def drain_damaged_files(self) -> None:
         """Move the rows that can be read in damaged files. Once all are moved, the file is kept under another name."""

@@ -350,7 +350,7 @@ class SubscriptionCheck:
         except Exception as error:  # noqa: BLE001  an unexpected response must not end the schedule of the store
             log.error("subscription check failed unexpectedly", store=store, why=type(error).__name__)
             self._store_failure(store, error)
-            return again
+            return min(again, RETRY_AFTER) if self._has_left_notice(store) else again
 
     def _has_left_notice(self, store: str) -> bool:
         """Whether this check has itself lost a secret, for example with a response: the notice expires in minutes."""

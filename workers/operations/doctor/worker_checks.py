@@ -106,11 +106,11 @@ def _start_faults(alive: Sequence[Heartbeat]) -> Iterator[Finding]:
     for beat in alive:
         if beat.start_fault:
             left = counted(beat.child_processes, "child process", "child processes")
-            yield fail(
+            yield (warn if beat.child_processes else fail)(
                 "workers",
                 f"a worker on {harmless(beat.host)} cannot start child processes: {harmless(beat.start_fault)}",
                 f"{left} of it left; without any, its runs wait",
-                fix="raise the limit (`ulimit -u`, TasksMax, pids of a container) or free memory; it tries each second",
+                fix="free memory, or raise the limit: of processes (ulimit -u, TasksMax), of files (ulimit -n)",
             )
 
 

@@ -243,6 +243,14 @@ def test_a_worker_whose_clock_is_wrong_is_running(
     assert all(f"warn clock: the clock of the worker on vm is {says} this machine's" in line for line in clocks)
 
 
+@pytest.mark.parametrize(("left", "level"), [(0, "fail"), (1, "warn")])
+def test_a_worker_that_cannot_start_child_processes_is_a_problem(facts: Facts, left: int, level: str) -> None:
+    """It was called running while no run began."""
+    beat = Heartbeat("vm-1-2", ("default",), NOW, child_processes=left, start_fault="Too many open files")
+    found, _ = as_lines(worker_checks.check_workers(with_inbox(facts, workers=(beat,))))
+    assert found.startswith(f"{level} workers: a worker on vm cannot start child processes: Too many open files")
+
+
 @pytest.mark.parametrize(
     ("counts", "says"),
     [
