@@ -225,6 +225,8 @@ class System:
         self.ledger = EventQueries(self.client)
         self.processes: list[Process] = []
         self.http = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
+        self._occurred = dict[str, float]()
+        """By delivery id. One that is sent again has the same body, also in another second."""
 
     @property
     def config(self) -> Config:
@@ -284,8 +286,9 @@ class System:
     ) -> Request:
         data = {"id": 1001, "total": "42.00"} if data is None else data
         delivery_id = delivery_id or f"msg_{secrets.token_hex(8)}"
-        known = self.config.known_stores[store]
-        return compose(known, topic=topic, delivery_id=delivery_id, data=data, now=time.time())
+        known, now = self.config.known_stores[store], time.time()
+        occurred = self._occurred.setdefault(delivery_id, now)
+        return compose(known, topic=topic, delivery_id=delivery_id, data=data, now=now, occurred=occurred)
 
     def post(self, request: Request, store: str = "north") -> httpx2.Response:
         url, headers = with_query(f"/webhooks/{store}", request.headers)
