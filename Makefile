@@ -47,7 +47,7 @@ check: $(DEV)  ## lint and types: ruff and mypy --strict
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict receiver storehooks workers benchmarks
 
-soak: $(DEV)  ## the slow tests: half an hour of faults and load (ARGS="-k kills" picks some)
+soak: $(DEV)  ## the slow tests: one to two hours of faults and load (ARGS="-k kills" picks some)
 	@$(BIN)/python -m pytest -m slow -v $(ARGS)
 
 drill: $(DEV)  ## two hosts under load, and one fault after another: a table of what each costs, in 10 minutes on two idle cores, under 20 on busy ones (ARGS="--rows kill,HUP" picks some)

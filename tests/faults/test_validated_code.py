@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ def child_processes(worker: Process) -> list[int]:
 def kill_child_processes(worker: Process, many: int = 99) -> None:
     killed = child_processes(worker)[:many]
     for pid in killed:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # one that cannot load a plugin ends by itself
+            os.kill(pid, signal.SIGKILL)
     eventually(lambda: not set(killed) & set(child_processes(worker)), what="they are reaped")
 
 
