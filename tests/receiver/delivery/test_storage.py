@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sqlite3
 import time
 from collections.abc import Callable
@@ -594,10 +595,12 @@ def test_a_duplicate_in_the_spool_is_counted_once_even_if_a_drain_dies(system: S
 def test_the_inbox_judges_which_spooled_deliveries_without_an_id_are_repeats(system: System) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
 
+    bodies = {store: system.delivery(store=store) for store in ("north", "south")}
+
     def bare(seconds: float, store: str = "north") -> Delivery:
-        one = system.delivery(store=store)
-        moment = now + timedelta(seconds=seconds)
-        return replace(one, content_hash="m", event=replace(one.event, received_at=moment))
+        one, moment = bodies[store], now + timedelta(seconds=seconds)
+        event = replace(one.event, id=secrets.token_hex(8), received_at=moment)
+        return replace(one, content_hash="m", event=event)
 
     first, again, elsewhere = bare(0), bare(59), bare(0, "south")
     later, earlier = bare(60), bare(-59)

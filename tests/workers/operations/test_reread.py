@@ -337,10 +337,10 @@ def test_an_event_of_a_receiver_whose_clock_is_ahead_repeats_no_later_one(system
 
 def test_a_repeat_of_an_event_that_was_read_again_is_one_whatever_its_resource_had_before(system: System) -> None:
     """The event that was read again is not among those of its resource: the newest of these is an older one."""
+    bodies = {amount: system.delivery("product.updated", data={"id": 7, "stock": amount}) for amount in (4, 5, 6)}
     older, first, again, other = (
-        replace(one, content_hash=str(amount), event=replace(one.event, id=f"e{number}"))
+        replace(bodies[amount], content_hash=str(amount), event=replace(bodies[amount].event, id=f"e{number}"))
         for number, amount in enumerate((4, 5, 5, 6))
-        for one in [system.delivery("product.updated", data={"id": 7, "stock": amount})]
     )
     unreadable = replace(first.event, topic="unreadable", resource_id="")
     system.inbox.accept([older, replace(first, event=unreadable, content_hash="", unreadable="no topic")])
