@@ -1,4 +1,4 @@
-"""Drain: moves the spool's rows to the inbox, oldest first, and publishes how many are left.
+"""Drain: moves the spool's rows to the inbox, each store in its turn, and publishes how many are left.
 
 One process of the host at a time moves rows. A row is deleted only after the inbox has acknowledged it. Accepting is
 idempotent, so a process that dies in between loses nothing and adds no event. Nothing is sent to a server that would

@@ -104,12 +104,10 @@ class SubscriptionChecks(ServerUser):
         due = script_runner.run_one(self.client, "checks", int(every * 1000), LOCK_MS, most, *stores)
         return [name.decode() for name in due]
 
-    def check_again_in(self, store: str, seconds: float) -> None:
-        self.client.zadd(keys.CHECK, {store: int(server_ms(self.client)) + seconds * 1000}, xx=True)
-
-    def check_within(self, store: str, seconds: float) -> None:
-        """The same, unless its next check is earlier."""
-        self.client.zadd(keys.CHECK, {store: int(server_ms(self.client)) + seconds * 1000}, xx=True, lt=True)
+    def check_again_in(self, store: str, seconds: float, *, or_earlier: bool = False) -> None:
+        """Set when the store is checked next. With `or_earlier`, an earlier check stays."""
+        due = int(server_ms(self.client)) + seconds * 1000
+        self.client.zadd(keys.CHECK, {store: due}, xx=True, lt=or_earlier)
 
     @contextmanager
     def lock(self, store: str, *, within: float = 0.0) -> Iterator[Callable[[], None]]:

@@ -15,14 +15,17 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
+from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver.contract.errors import StorehooksError
+from receiver.inbox import keys
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.receiver_versions import LIVE_SECONDS
+from receiver.inbox.queries.damage import as_text
 
 RECEIVER_SECONDS = LIVE_SECONDS + 3.0
 """How long to wait for receivers. A receiver that was killed no longer counts before this time is over."""
@@ -93,6 +96,12 @@ class ChangeNotice:
     def _next_mark(self) -> str:
         self._repeats += 1
         return f"{self._id}.{self._repeats}"
+
+
+def mark_of(redis: Redis, store: str) -> str | None:
+    """The mark of the store's notice, if there is one."""
+    mark: Any = redis.hget(keys.CHANGING_SECRETS, store)
+    return None if mark is None else as_text(mark)
 
 
 def subscriptions_in(mark: str) -> frozenset[str] | None:

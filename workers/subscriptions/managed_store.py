@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from redis import Redis
 
@@ -16,13 +15,12 @@ from receiver.contract.stores import Store
 from receiver.inbox import EventQueries, keys
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import with_learned_secrets
-from receiver.inbox.queries.damage import as_text
 from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
 from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.configured_client import client_for_store, sandbox_hint
 from workers.storeapi.errors import ApiError
 from workers.subscriptions.callback_urls import callback_urls
-from workers.subscriptions.change_notice import subscriptions_in
+from workers.subscriptions.change_notice import mark_of, subscriptions_in
 from workers.subscriptions.plan import (
     Change,
     Existing,
@@ -126,10 +124,10 @@ class ManagedStore:
 
     def lost_secrets(self) -> frozenset[str]:
         """The ids of the subscriptions whose secret may be lost, by the notice that another process has left."""
-        mark: Any = self.redis.hget(keys.CHANGING_SECRETS, self.name)
+        mark = mark_of(self.redis, self.name)
         if mark is None:
             return frozenset()
-        named = subscriptions_in(as_text(mark))
+        named = subscriptions_in(mark)
         return frozenset(self.secrets.subscriptions or ()) if named is None else named
 
     def knows_no_secret(self) -> bool:

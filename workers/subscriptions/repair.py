@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -22,13 +21,12 @@ from receiver import logs
 from receiver.config import Config
 from receiver.contract.diagnosis.formatting import span
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import connect_to, keys
+from receiver.inbox import connect_to
 from receiver.inbox.keyring.host_files import KeyringUnwritable
-from receiver.inbox.queries.damage import as_text
 from receiver.inbox.redis.server_faults import reason_of
 from receiver.inbox.subscription_checks import BUSY_MS, CheckResult, Repair, StoreLocked, SubscriptionChecks, Trouble
 from workers.subscriptions.apply import ChangeResult, apply_changes
-from workers.subscriptions.change_notice import retry_redis, subscriptions_in
+from workers.subscriptions.change_notice import mark_of, retry_redis, subscriptions_in
 from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of, url_has_changed
 from workers.subscriptions.plan import Change, Handlers, Plan
 from workers.subscriptions.probe import NoActiveSecret, ProbeFailed, probe
@@ -354,8 +352,8 @@ class SubscriptionCheck:
 
     def _has_left_notice(self, store: str) -> bool:
         """Whether this check has itself lost a secret, for example with a response: the notice expires in minutes."""
-        mark: Any = self._redis.hget(keys.CHANGING_SECRETS, store)
-        return mark is not None and subscriptions_in(as_text(mark)) is None
+        mark = mark_of(self._redis, store)
+        return mark is not None and subscriptions_in(mark) is None
 
     def _store_failure(self, store: str, error: Exception) -> None:
         """For `doctor` and `subscriptions`, which would go on to show the result of an earlier check."""

@@ -65,7 +65,7 @@ class SecretChanges:
         self.lost = set(known if replaces_lost else retry_redis(self._managed.lost_secrets))
         self._notice, late = ChangeNotice(self._keyring, self._name), list[str]()
         checks = SubscriptionChecks(self._managed.redis)
-        retry_redis(lambda: checks.check_within(self._name, LOCK_MS / 1000))
+        retry_redis(lambda: checks.check_again_in(self._name, LOCK_MS / 1000, or_earlier=True))
         self._secrets.version = self._notice.announce()
         try:
             self._require_receivers()

@@ -237,7 +237,7 @@ def test_stores_take_turns_in_the_drain(system: System, monkeypatch: pytest.Monk
     waits, rounds, move = list[int](), list[list[SpooledRow]](), drain._move
 
     def moved(store: str, rows: list[SpooledRow], blocked: set[str]) -> list[str]:
-        """Somebody sends again as much as is moved, and `south` a delivery after each of its own."""
+        """`north` gets as many deliveries as are moved, and `south` one after each of its own."""
         if store == "south":
             waits.append(len(rounds))
             storage.store_all([system.delivery(store="south")] if len(waits) < 5 else [])
