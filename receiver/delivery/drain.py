@@ -18,6 +18,7 @@ server's memory pressure, and only it closes the breaker before its time is over
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import sqlite3
 import threading
@@ -51,7 +52,7 @@ RUN_EVERY = 0.5
 PUBLISH_EVERY = 1.0
 CHECK_AGE_EVERY = 60.0
 PASS_SECONDS = 10.0
-"""Then a new pass begins: a store that was full, or a disk that was, is tried once in a pass."""
+"""So long after its first row was sent, a pass ends: a store or a disk that was full is tried once in a pass."""
 QUIET_SECONDS = 10.0
 """A server that answers may still refuse deliveries. After this time without a failure, it is taken to accept them."""
 
@@ -77,6 +78,8 @@ class DrainPass:
     """The rows that were tried and are still in the file."""
     last_of: dict[str, int] = field(default_factory=dict)
     """The number of the last row of each store that was tried."""
+    until: float = math.inf
+    """When it ends, once it has sent a row. Reading again what the last pass has moved may take longer."""
 
 
 class SpoolDrain:
@@ -177,18 +180,23 @@ class SpoolDrain:
     def drain(self) -> int:
         """Move every row that the inbox takes; return how many were moved."""
         events, file = self._spool.events(), self._spool.file
-        done = self._drain(events, self._undeleted[file])
+        done = DrainPass(events, self._undeleted[file])
+        try:
+            self._drain(done)
+        except RedisError:
+            self._undeleted[file] |= done.undeleted
+            raise
         self._undeleted[file] = done.undeleted
         if done.moved:
             left = events.count() - len(done.undeleted)
             log.info("spooled deliveries are in the inbox", events=done.moved, left=left)
         return done.moved
 
-    def _drain(self, events: SpooledEvents | DamagedEvents, in_inbox: Set[RowKey]) -> DrainPass:
+    def _drain(self, done: DrainPass) -> None:
         """Move rows, except for those that are in the inbox already, and delete them."""
-        done, last, until = DrainPass(events, in_inbox), 0, time.monotonic() + PASS_SECONDS
-        while rows := events.oldest(GROUP_SIZE, after=last, except_stores=done.blocked):
-            is_over = isinstance(events, SpooledEvents) and time.monotonic() > until
+        events, in_inbox, last = done.events, done.in_inbox, 0
+        while rows := events.oldest(GROUP_SIZE, after=last, except_stores=() if in_inbox else done.blocked):
+            is_over = isinstance(events, SpooledEvents) and time.monotonic() > done.until
             if is_over or self._breaker.forbids_inbox:
                 done.left += len(rows)
                 done.undeleted.update(key for key in in_inbox if key[0] > last)  # this pass has not met them
@@ -197,7 +205,6 @@ class SpoolDrain:
             self._drain_rows(done, rows)
             if isinstance(events, SpooledEvents) and not done.undeleted:
                 self._drain_each_store(done, events)
-        return done
 
     def _drain_each_store(self, done: DrainPass, events: SpooledEvents) -> None:
         """Give each store its turn. While a store has rows, its new deliveries become rows. So it would wait as long as
@@ -212,7 +219,16 @@ class SpoolDrain:
         for row in rows:
             done.last_of[row.store] = max(row.number, done.last_of.get(row.store, 0))
         rows = [row for row in rows if row.key not in done.tried]
-        moved = self._move_rows([row for row in rows if row.key not in done.in_inbox], done.blocked)
+        new, moved = [row for row in rows if row.key not in done.in_inbox], set[str]()
+        if new:
+            done.until = min(done.until, time.monotonic() + PASS_SECONDS)
+        try:
+            self._move_rows(new, done.blocked, moved)
+        finally:
+            self._settle(done, rows, moved)
+
+    def _settle(self, done: DrainPass, rows: list[SpooledRow], moved: set[str]) -> None:
+        """Delete rows that are in the inbox, and note what became of each row."""
         taken = {row.key: row for row in rows if row.key in done.in_inbox or row.id in moved}
         done.moved += len(moved)
         done.unreadable += sum(row.delivery is None for row in rows)
@@ -233,10 +249,11 @@ class SpoolDrain:
 
     def _drain_damaged(self, file: Path, events: DamagedEvents) -> None:
         found, before = len(events.numbers), self._undeleted.pop(file, set())
-        first = self._drain(events, before)
+        first, then = DrainPass(events, before), DrainPass(events, before)
+        self._drain(first)
         events.lock()
         found += len(events.numbers)
-        then = self._drain(events, before)
+        self._drain(then)
         if first.left + then.left:
             self._undeleted[file] = first.undeleted | then.undeleted
             return
@@ -248,15 +265,13 @@ class SpoolDrain:
             unreadable=unreadable,
         )
 
-    def _move_rows(self, rows: Sequence[SpooledRow], blocked: set[str]) -> list[str]:
-        """Send rows to the inbox; return the ids of those that it took. It is not asked for blocked stores."""
-        done = []
+    def _move_rows(self, rows: Sequence[SpooledRow], blocked: set[str], moved: set[str]) -> None:
+        """Send rows to the inbox, except for those of blocked stores, and add the ids that it took to `moved`."""
         for store in dict.fromkeys(row.store for row in rows if row.store not in blocked):
-            done += self._move(store, [row for row in rows if row.store == store], blocked)
+            moved.update(self._move(store, [row for row in rows if row.store == store], blocked))
         if time.monotonic() > self._publish_at:  # a long drain must neither look like a stopped host nor fill Redis
             self._publish()
             self._breaker.examine(self._inbox.client)
-        return done
 
     def _delete(self, events: SpooledEvents, rows: list[SpooledRow]) -> bool:
         """Delete rows that are in the inbox. After a failure this run tries no more."""
@@ -292,7 +307,7 @@ class SpoolDrain:
         if any(taken):
             self._inbox.outage.worked()
         is_full = len(errors) + sum(taken) < len(taken)
-        if not any(taken) or is_full:
+        if is_full or len(errors) == len(replies) > 1:  # one row may be refused for what is in it
             blocked.add(store)
         return [delivery.event.id for (_, delivery), is_taken in zip(readable, taken, strict=True) if is_taken]
 

@@ -148,6 +148,7 @@ class SecretCache:
             self._copy_failed = True
 
     def _update_changing(self, state: KeyringState) -> None:
+        from receiver.inbox.keyring.change_marks import is_waited_for
         from receiver.inbox.keyring.keyring import CHANGE_SECONDS
 
         now = time.monotonic()
@@ -157,6 +158,8 @@ class SecretCache:
             if until > now
         }
         for store, mark in state.changing.items():
+            if not is_waited_for(mark):
+                continue
             before = self._changing.get(store)
             changing[store] = before if before and before[0] == mark else (mark, now + CHANGE_SECONDS)
         self._changing = changing

@@ -4,8 +4,7 @@ While a notice is valid, receivers answer 503 instead of 401 for the store. A re
 `CHANGE_SECONDS` after it first saw its mark: a process that died must not suspend refusals for ever. A store may need
 many calls, and each may be slow. So a thread repeats the notice with a new mark, well before the old one expires.
 
-A mark is OWNER.NUMBER: the secret of any subscription of the store may change, or be lost if the process ends. A notice
-that must stay although its change is over is OWNER.NUMBER.IDS: only the secrets of these subscriptions may be lost.
+A notice stays although its change is over if the secrets of some subscriptions may be lost. Then its mark names them.
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import orjson
-from redis import Redis
 from redis.exceptions import RedisError
 
 from receiver.contract.errors import StorehooksError
-from receiver.inbox import keys
+from receiver.inbox.keyring.change_marks import mark_for, subscriptions_in
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.receiver_versions import LIVE_SECONDS
-from receiver.inbox.queries.damage import as_text
 
 RECEIVER_SECONDS = LIVE_SECONDS + 3.0
 """How long to wait for receivers. A receiver that was killed no longer counts before this time is over."""
@@ -75,14 +71,18 @@ class ChangeNotice:
         self.stop_repeating()
         retry_redis(lambda: self._keyring.withdraw_change(self._store, self._id))
 
-    def leave_for(self, subscriptions: Collection[str]) -> None:
-        """Leave the notice for the subscriptions whose secret may be lost; without any, withdraw it."""
+    def leave_for(self, subscriptions: Collection[str], *, found: str | None = None) -> None:
+        """Leave the notice for the subscriptions whose secret may be lost; without any, withdraw it.
+
+        `found` is the mark that was there before this notice.
+        """
         if not subscriptions:
             self.withdraw()
             return
         self.stop_repeating()
-        ids = orjson.dumps(sorted(subscriptions)).decode()
-        retry_redis(lambda: self._keyring.announce_change(self._store, f"{self._next_mark()}.{ids}", again=True))
+        tried_before = found is not None and subscriptions_in(found) is not None
+        mark = mark_for(self._id, 0 if tried_before else self._next_number(), subscriptions)
+        retry_redis(lambda: self._keyring.announce_change(self._store, mark, again=True))
 
     def _repeat(self) -> None:
         pause = REPEAT_EVERY
@@ -94,22 +94,11 @@ class ChangeNotice:
                 pause = REPEAT_EVERY
 
     def _next_mark(self) -> str:
+        return f"{self._id}.{self._next_number()}"
+
+    def _next_number(self) -> int:
         self._repeats += 1
-        return f"{self._id}.{self._repeats}"
-
-
-def mark_of(redis: Redis, store: str) -> str | None:
-    """The mark of the store's notice, if there is one."""
-    mark: Any = redis.hget(keys.CHANGING_SECRETS, store)
-    return None if mark is None else as_text(mark)
-
-
-def subscriptions_in(mark: str) -> frozenset[str] | None:
-    """The ids in a mark; None if it has none, so that the secret of any subscription may be lost."""
-    try:
-        return frozenset(map(str, orjson.loads(mark.split(".", 2)[2])))
-    except (IndexError, ValueError, TypeError):
-        return None
+        return self._repeats
 
 
 def wait_for_receivers(keyring: Keyring, version: int) -> list[str]:

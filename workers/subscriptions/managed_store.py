@@ -13,6 +13,7 @@ from receiver.contract.errors import ConfigError
 from receiver.contract.records import RecordError
 from receiver.contract.stores import Store
 from receiver.inbox import EventQueries, keys
+from receiver.inbox.keyring.change_marks import mark_of, owner_in, subscriptions_in
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import with_learned_secrets
 from receiver.inbox.subscription_checks import CheckResult, SubscriptionChecks
@@ -20,7 +21,6 @@ from workers.storeapi.client import CALL_SECONDS
 from workers.storeapi.configured_client import client_for_store, sandbox_hint
 from workers.storeapi.errors import ApiError
 from workers.subscriptions.callback_urls import callback_urls
-from workers.subscriptions.change_notice import mark_of, subscriptions_in
 from workers.subscriptions.plan import (
     Change,
     Existing,
@@ -100,13 +100,13 @@ class ManagedStore:
         )
         found = make_plan(wanted, existing, gone=lambda topic: handlers.gone(topic, self.name))
         found = with_gaps(found, SubscriptionChecks(self.redis).last_deliveries(self.name), time.time())
+        is_abandoned = locked or not self.redis.exists(keys.CHECK_LOCK + self.name)
+        notice = mark_of(self.redis, self.name) if is_abandoned else None
         if not by_itself and self.knows_no_secret():
             lost, why = frozenset(self.secrets.subscriptions or ()), "the old one is not known here"
         else:
-            is_abandoned = locked or not self.redis.exists(keys.CHECK_LOCK + self.name)
-            lost = self.lost_secrets() if is_abandoned else frozenset()
-            why = "a process ended while it changed the old one"
-        return with_new_secrets(replace(found, lost=lost), why)
+            lost, why = self.named_in(notice), "a process ended while it changed the old one"
+        return with_new_secrets(replace(found, lost=lost, notice=notice), why)
 
     def subscriptions(self) -> list[Existing]:
         """Every subscription at the store, ours and others'."""
@@ -122,9 +122,8 @@ class ManagedStore:
         seen = [name.theirs for name in EventQueries(self.redis).event_names(self.name) if name.theirs]
         return [*seen, *sorted(self.store.scheme.configured)]
 
-    def lost_secrets(self) -> frozenset[str]:
+    def named_in(self, mark: str | None) -> frozenset[str]:
         """The ids of the subscriptions whose secret may be lost, by the notice that another process has left."""
-        mark = mark_of(self.redis, self.name)
         if mark is None:
             return frozenset()
         named = subscriptions_in(mark)
@@ -176,5 +175,5 @@ class ManagedStore:
                 ours={str(one.id) for one in (*plan.existing, *plan.earlier)},
                 subscriptions_are_missing=missing,
             )
-            if plan.lost and not missing and plan.lost.isdisjoint(plan.listed):
-                self.keyring.withdraw_change(self.name)
+            if plan.notice and not missing and plan.lost.isdisjoint(plan.listed):
+                self.keyring.withdraw_change(self.name, owner_in(plan.notice))

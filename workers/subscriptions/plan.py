@@ -146,6 +146,8 @@ class Plan:
     event would arrive twice."""
     lost: frozenset[str] = frozenset()
     """The ids of the subscriptions whose secret may be lost."""
+    notice: str | None = None
+    """The mark of the change notice that another process has left."""
 
     @property
     def summary(self) -> str:

@@ -22,11 +22,12 @@ from receiver.config import Config
 from receiver.contract.diagnosis.formatting import span
 from receiver.contract.errors import StorehooksError
 from receiver.inbox import connect_to
+from receiver.inbox.keyring.change_marks import mark_of, subscriptions_in
 from receiver.inbox.keyring.host_files import KeyringUnwritable
 from receiver.inbox.redis.server_faults import reason_of
 from receiver.inbox.subscription_checks import BUSY_MS, CheckResult, Repair, StoreLocked, SubscriptionChecks, Trouble
 from workers.subscriptions.apply import ChangeResult, apply_changes
-from workers.subscriptions.change_notice import mark_of, retry_redis, subscriptions_in
+from workers.subscriptions.change_notice import retry_redis
 from workers.subscriptions.managed_store import ManagedStore, declared_handlers, is_managed, keyring_of, url_has_changed
 from workers.subscriptions.plan import Change, Handlers, Plan
 from workers.subscriptions.probe import NoActiveSecret, ProbeFailed, probe

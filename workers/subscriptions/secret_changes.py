@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from receiver.contract.records import Record, RecordError
+from receiver.inbox.keyring.change_marks import mark_of
 from receiver.inbox.keyring.learned_secrets import learned_secret
 from receiver.inbox.subscription_checks import LOCK_MS, SubscriptionChecks
 from workers.storeapi.errors import ApiError, Unreachable, had_no_effect
@@ -61,8 +62,8 @@ class SecretChanges:
         If another process left a notice, or if all secrets are lost, it stays for the subscriptions that have got no
         new one: those held back, and those whose rotation failed. A later check goes on with them.
         """
-        known = self._secrets.subscriptions or set()
-        self.lost = set(known if replaces_lost else retry_redis(self._managed.lost_secrets))
+        found = retry_redis(lambda: mark_of(self._managed.redis, self._name))
+        self.lost = set(self._managed.named_in(found) if not replaces_lost else self._secrets.subscriptions or ())
         self._notice, late = ChangeNotice(self._keyring, self._name), list[str]()
         checks = SubscriptionChecks(self._managed.redis)
         retry_redis(lambda: checks.check_again_in(self._name, LOCK_MS / 1000, or_earlier=True))
@@ -74,7 +75,7 @@ class SecretChanges:
         finally:
             self._notice.stop_repeating()
             if not (self._unseen or late):
-                self._notice.leave_for(self.lost)
+                self._notice.leave_for(self.lost, found=found)
 
     def create(self, change: Change) -> str:
         """Create a subscription; returns the fingerprint of its secret, empty if the store shows none."""

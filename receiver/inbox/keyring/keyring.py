@@ -171,7 +171,7 @@ class Keyring:
     def announce_change(self, store: str, mark: str = "", *, again: bool = False) -> int:
         """Announce to receivers that a secret of the store may change now. Returns the version with the announcement.
 
-        `mark` is OWNER.NUMBER or OWNER.NUMBER.IDS, new each time. With `again`, an announcement of another owner is
+        `mark` is new each time, as `change_marks.py` says. With `again`, an announcement of another owner is
         left in place: its owner repeats it.
         """
         return self._change("announce", [(store, mark or secrets.token_hex(4), "again" if again else "")])

@@ -19,6 +19,7 @@ from receiver.contract.compose import Request, compose
 from receiver.delivery import secret_cache
 from receiver.delivery.secret_cache import CONFIRM_EVERY, SecretCache
 from receiver.inbox import connect, keys
+from receiver.inbox.keyring.change_marks import mark_for
 from receiver.inbox.keyring.keyring import Keyring
 from receiver.inbox.keyring.learned_secrets import learned_secret
 from receiver.inbox.keyring.receiver_versions import LIVE_SECONDS
@@ -88,6 +89,16 @@ def test_an_announced_change_makes_the_cache_incomplete_for_five_minutes_at_most
     cache.refresh()
     assert not cache.may_be_incomplete
     keyring.announce_change("north")  # another one
+    cache.refresh()
+    assert cache.may_be_incomplete
+
+
+def test_a_secret_that_a_second_change_could_not_replace_is_not_waited_for(sealed_system: System) -> None:
+    cache, keyring = cache_of(sealed_system), keyring_of(sealed_system)
+    keyring.announce_change("north", mark_for("owner", 0, ["5"]))
+    cache.refresh()
+    assert not cache.may_be_incomplete
+    keyring.announce_change("north", mark_for("owner", 1, ["5"]))
     cache.refresh()
     assert cache.may_be_incomplete
 

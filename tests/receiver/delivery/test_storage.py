@@ -24,12 +24,10 @@ from receiver.delivery.drain import SpoolDrain
 from receiver.delivery.pipeline import open_storage
 from receiver.delivery.storage import DeliveryStorage, Stored, StoreResults, spooling_stores
 from receiver.inbox import Inbox, connect
-from receiver.inbox.accept_batch import GROUP_SIZE
 from receiver.spool import (
     BUSY_SECONDS,
     EVENTS_FILE,
     SpooledEvents,
-    SpooledRow,
     keep,
     kept_files,
     open_events,
@@ -226,112 +224,6 @@ def test_a_stores_quota_applies_in_the_spool_and_not_to_other_stores(system: Sys
     assert statuses(storage.store_all(padded(system, 4, 10))) == [*["accepted"] * 3, "full"]
     assert drain.drain() == 0, "the store's quota is used up in the inbox"
     assert statuses(here.store_all([system.delivery(), system.delivery(store="south")])) == ["full", "accepted"]
-
-
-def test_stores_take_turns_in_the_drain(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store waited in the spool for as long as a captured delivery of another one was sent again, after an outage."""
-    many = 20
-    storage, drain = without_redis(system.config), drain_of(system)
-    storage.store_all(padded(system, 4 * GROUP_SIZE, 10))
-    storage.store_all([system.delivery(store="south")])
-    waits, rounds, move = list[int](), list[list[SpooledRow]](), drain._move
-
-    def moved(store: str, rows: list[SpooledRow], blocked: set[str]) -> list[str]:
-        """`north` gets as many deliveries as are moved, and `south` one after each of its own."""
-        if store == "south":
-            waits.append(len(rounds))
-            storage.store_all([system.delivery(store="south")] if len(waits) < 5 else [])
-        else:
-            storage.store_all([row.delivery for row in (rounds or [[]])[-1] if row.delivery and len(rounds) < many])
-            rounds.append(rows)
-        return move(store, rows, blocked)
-
-    monkeypatch.setattr(drain, "_move", moved)
-    drain.drain()
-    assert waits == [2, 4, 6, 8, 10], "after the oldest rows, and the turn of the other store"
-    assert len(rounds) >= many
-    assert open_events(system.config.data_dir).count() == 0
-    assert len(system.ledger.events(store="south", limit=100)) == 5
-
-
-def moves_of(drain: SpoolDrain, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """A list that gets the store and the ids of each call to the inbox."""
-    moves, move = list[tuple[str, list[str]]](), drain._move
-
-    def moved(store: str, rows: list[SpooledRow], blocked: set[str]) -> list[str]:
-        moves.append((store, [row.id for row in rows]))
-        return move(store, rows, blocked)
-
-    monkeypatch.setattr(drain, "_move", moved)
-    return moves
-
-
-def test_a_store_that_has_rows_among_those_of_another_gets_whole_turns(
-    system: System, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It had one row in each group, and so no turn: it stayed behind the whole of the other."""
-    storage, drain = without_redis(system.config), drain_of(system)
-    of_north, of_south = padded(system, 8 * GROUP_SIZE, 10), padded(system, 9, 10, "south")
-    for number, one in enumerate(of_south):
-        storage.store_all([*of_north[number * GROUP_SIZE : (number + 1) * GROUP_SIZE - 1], one])
-    moves = moves_of(drain, monkeypatch)
-    drain.drain()
-    assert [store for store, _ in moves].index("south") <= 2
-    assert sum(len(ids) for store, ids in moves[:4] if store == "south") == len(of_south)
-
-
-def test_rows_that_were_moved_in_a_turn_and_not_deleted_are_not_moved_again_in_the_pass(
-    system: System, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A repeat without an id may have become an event of its own: the resource had changed since."""
-    storage, drain = without_redis(system.config), drain_of(system)
-    storage.store_all([*padded(system, 3 * GROUP_SIZE, 10), *padded(system, 5, 10, "south")])
-    moves, delete, deletes = moves_of(drain, monkeypatch), drain._delete, list[int]()
-
-    def once(events: SpooledEvents, rows: list[SpooledRow]) -> bool:
-        deletes.append(len(rows))
-        return delete(events, rows) if len(deletes) == 1 else False
-
-    monkeypatch.setattr(drain, "_delete", once)
-    assert drain.drain() == 3 * GROUP_SIZE + 5
-    sent = [id_ for _, ids in moves for id_ in ids]
-    assert len(sent) == len(set(sent)) == 3 * GROUP_SIZE + 5
-    monkeypatch.setattr(drain, "_delete", delete)
-    assert drain.drain() == 0, "the next pass deletes them"
-    assert open_events(system.config.data_dir).count() == 0
-
-
-def test_a_row_the_inbox_refuses_does_not_block_its_store_for_the_rest_of_the_pass(
-    system: System, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage, drain = without_redis(system.config), drain_of(system)
-    refused = replace(system.delivery(store="south"), content_hash="mark")
-    system.damage_mark_of(refused)
-    storage.store_all([*padded(system, GROUP_SIZE, 10), refused, *padded(system, 3, 10, "south")])
-    moves = moves_of(drain, monkeypatch)
-    late, move = padded(system, 2, 10, "south"), drain._move
-
-    def and_then(store: str, rows: list[SpooledRow], blocked: set[str]) -> list[str]:
-        """New deliveries of both stores arrive during the pass."""
-        done = move(store, rows, blocked)
-        if len(moves) == 2:
-            storage.store_all([*padded(system, GROUP_SIZE, 10), *late])
-        return done
-
-    monkeypatch.setattr(drain, "_move", and_then)
-    drain.drain()
-    (left,) = open_events(system.config.data_dir).oldest(10)
-    assert left.id == refused.event.id
-    assert sum(refused.event.id in ids for _, ids in moves) == 1, "it is tried once in a pass"
-
-
-def test_a_long_pass_ends_and_the_next_one_goes_on(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("receiver.delivery.drain.PASS_SECONDS", 0.0)
-    storage, drain = without_redis(system.config), drain_of(system)
-    storage.store_all(padded(system, 3 * GROUP_SIZE, 10))
-    assert drain.drain() == 0
-    monkeypatch.setattr("receiver.delivery.drain.PASS_SECONDS", 10.0)
-    assert drain.drain() == 3 * GROUP_SIZE
 
 
 # Rows that cannot be moved

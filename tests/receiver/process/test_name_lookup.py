@@ -112,6 +112,19 @@ def test_redis_is_found_by_its_name_once_there_is_an_answer(names: NameServer, o
         connect("redis://refusing.test:1", timeout=20).ping()
 
 
+def test_a_lookup_that_fails_for_want_of_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread ended, and who asked for the name afterwards waited for it in vain, as long as the process lived."""
+
+    def without_memory(*given: Any, **named: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", without_memory)
+        with pytest.raises(OSError, match="cannot be looked up: MemoryError"):
+            look_up("localhost", 80, 20)
+    assert look_up("localhost", 80, 20)
+
+
 def answers(client: Redis) -> bool:
     try:
         return bool(client.ping())

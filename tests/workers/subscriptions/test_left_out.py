@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from receiver.delivery.secret_cache import SecretCache
 from receiver.inbox import keys
 from receiver.inbox.keyring.keyring import Keyring
 from tests.receiver.inbox.keyring.test_keyring import KEY
@@ -195,6 +196,42 @@ def test_the_notice_is_withdrawn_once_the_subscription_is_gone(shop: Shop) -> No
     assert is_announced(shop), "one is missing, so the store's list may be wrong"
     look(shop)
     assert not is_announced(shop)
+
+
+def test_the_notice_is_withdrawn_once_no_subscription_is_left(shop: Shop) -> None:
+    """It stayed for ever, and each new web process answered 503 instead of 401 for five minutes."""
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created")
+    shop.apply()
+    (one,) = shop.listed()
+    lose_secrets(shop)
+    shop.managed.client.webhooks.delete(one)
+    shop.declare()
+    look(shop)
+    assert not is_announced(shop)
+
+
+def test_receivers_answer_401_again_although_the_store_refuses_each_rotation(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They answered 503 for as long as the store refused: each check announced its own rotation again."""
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created", "order.paid")
+    shop.apply()
+    lose_secrets(shop)
+
+    def refused(self: Webhooks, number: Any) -> Any:
+        raise InvalidRequest("no", status=405)
+
+    monkeypatch.setattr(Webhooks, "rotate_secret", refused)
+    waits = list[bool]()
+    for _ in range(3):
+        assert len(look(shop).pending) == 2
+        receiver = SecretCache(shop.system.config, shop.system.client)
+        receiver.refresh()
+        waits.append(receiver.may_be_incomplete)
+    assert waits == [True, False, False]
+    assert is_announced(shop), "each check tries again"
 
 
 def test_a_rotation_that_the_store_refuses_does_not_make_the_next_check_rotate_the_others(
