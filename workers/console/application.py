@@ -36,10 +36,10 @@ from workers.console import (
 from workers.console.access import Access, allowed_origins, form_token
 from workers.console.gate import Gate
 from workers.console.page_data import Console, OpenHistories, age, console, end_request, milliseconds, time_tag
+from workers.console.patient_worker import MAX_FORM_BYTES
 from workers.console.visible_text import as_sentence, breakable, finalize
 from workers.history.past_events import HistoryError
 
-MAX_FORM_BYTES = 400 << 10
 REDIS_SECONDS = 5.0
 PUBLIC = ("static", "login.form", "login.log_in", "login.spend_link", "metrics.page")
 """Endpoints that need no login; the metrics have a token of their own."""

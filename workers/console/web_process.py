@@ -15,6 +15,7 @@ from receiver.config.reloading import adopt
 from receiver.contract.errors import StorehooksError
 from receiver.process.start_checks import require_new_address
 from workers.console.access import require_safe
+from workers.console.patient_worker import PatientWorker
 from workers.processes import SignOfLife, die_with_parent
 
 THREADS = 8
@@ -38,9 +39,9 @@ class ConsoleServer(BaseApplication):
         settings: dict[str, Any] = {
             "bind": [self._config.console.bind],
             "workers": 1,
-            "worker_class": "gthread",
+            "worker_class": PatientWorker,
             "threads": THREADS,
-            "keepalive": 5,
+            "keepalive": 0,  # each connection has one request
             "graceful_timeout": 5,
             "timeout": 60,
             "limit_request_line": 8190,

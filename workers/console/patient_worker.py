@@ -1,0 +1,156 @@
+"""Patient worker: gunicorn's threads get only requests that have arrived whole, and none waits for a browser to close.
+
+gunicorn gives each new connection to a thread, which waits there for its request, and its loop waits for each browser
+that does not close. So a dozen slow senders would stop the console. Here the loop receives, and each connection has one
+request.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from selectors import EVENT_READ
+from time import monotonic
+from typing import Any
+
+from gunicorn import http
+from gunicorn.workers.gthread import TConn, ThreadWorker
+
+MAX_HEAD = 32 << 10
+MAX_FORM_BYTES = 400 << 10
+ARRIVE_SECONDS = 10.0
+SEND_SECONDS = 5.0
+LINGER_SECONDS = 2.0
+ANSWER_BYTES = 512 << 10
+"""The kernel takes answers up to this size, if it allows as much, and the thread is free for the next request."""
+CHECK_EVERY = 0.5
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,9})[ \t]*\r\n", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+class ArrivingRequest:
+    """The bytes of a request. One that is malformed or too large counts as whole: its answer needs no more of it."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self._size: int | None = None
+        """Of head and body, once the head has arrived."""
+        self._is_chunked = False
+
+    def add(self, data: bytes) -> bool:
+        """Whether it has arrived whole."""
+        start = max(0, len(self.data) - 3)
+        self.data += data
+        if self._size is None:
+            end = self.data.find(b"\r\n\r\n", start)
+            if end < 0:
+                return len(self.data) > MAX_HEAD
+            self._read_head(bytes(self.data[: end + 4]))
+        assert self._size is not None
+        if self._is_chunked:
+            return self.data.endswith(LAST_CHUNK) or len(self.data) > self._size + MAX_FORM_BYTES
+        return len(self.data) >= self._size
+
+    def _read_head(self, head: bytes) -> None:
+        self._size, self._is_chunked = len(head), _CHUNKED.search(head) is not None
+        length = _LENGTH.search(head)
+        if length and int(length[1]) <= MAX_FORM_BYTES:
+            self._size += int(length[1])
+
+
+@dataclass
+class Waiting:
+    """A connection that the loop reads."""
+
+    until: float
+    request: ArrivingRequest | None
+    """None once it was answered: then it stays open until the browser closes it, or it would be reset."""
+
+
+class PatientWorker(ThreadWorker):
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.poller: Any
+        self._waiting: dict[TConn, Waiting] = {}
+        """The oldest is first."""
+        self._check_at = 0.0
+
+    def accept(self, listener: socket.socket) -> None:
+        try:
+            sock, address = listener.accept()
+        except OSError:  # the browser is gone, or there are no descriptors
+            self._end_oldest()
+            return
+        self.nr_conns += 1
+        if self.nr_conns >= self.worker_connections:  # gunicorn would accept no more
+            self._end_oldest()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWER_BYTES)
+        conn = TConn(self.cfg, sock, address, listener.getsockname())
+        self._wait(conn, Waiting(monotonic() + ARRIVE_SECONDS, ArrivingRequest()))
+
+    def _wait(self, conn: TConn, waiting: Waiting) -> None:
+        conn.sock.setblocking(False)
+        self._waiting[conn] = waiting
+        self.poller.register(conn.sock, EVENT_READ, lambda _sock: self._receive(conn, waiting))
+
+    def _receive(self, conn: TConn, waiting: Waiting) -> None:
+        if conn not in self._waiting:  # ended since the poller reported it
+            return
+        try:
+            data = conn.sock.recv(MAX_HEAD)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._end(conn)
+        elif waiting.request and waiting.request.add(data):
+            self._stop_waiting(conn)
+            conn.parser = http.get_parser(self.cfg, conn.sock, conn.client)
+            conn.parser.unreader.unread(bytes(waiting.request.data))
+            conn.initialized = conn.data_ready = True
+            self.enqueue_req(conn)
+
+    def handle_request(self, req: Any, conn: TConn) -> bool:
+        """In a thread. Only a large answer waits for the browser here."""
+        conn.sock.settimeout(SEND_SECONDS)
+        try:
+            return bool(super().handle_request(req, conn))
+        except TimeoutError:
+            return False
+
+    def finish_request(self, conn: TConn, fs: Any) -> None:  # noqa: ARG002  gunicorn's signature
+        try:
+            conn.sock.shutdown(socket.SHUT_WR)
+            self._wait(conn, Waiting(monotonic() + LINGER_SECONDS, None))
+        except (OSError, ValueError):  # the browser is gone
+            self._close(conn)
+
+    def murder_pending(self) -> None:
+        """Called by gunicorn's loop again and again: end connections that are overdue."""
+        now = monotonic()
+        if now < self._check_at:
+            return
+        self._check_at = now + CHECK_EVERY
+        for conn in [one for one, waiting in self._waiting.items() if waiting.until < now or not self.alive]:
+            self._end(conn)
+
+    def _end_oldest(self) -> None:
+        if self._waiting:
+            self._end(next(iter(self._waiting)))
+
+    def _end(self, conn: TConn) -> None:
+        self._stop_waiting(conn)
+        self._close(conn)
+
+    def _stop_waiting(self, conn: TConn) -> None:
+        del self._waiting[conn]
+        with suppress(KeyError, ValueError):
+            self.poller.unregister(conn.sock)
+
+    def _close(self, conn: TConn) -> None:
+        self.nr_conns -= 1
+        conn.close()
