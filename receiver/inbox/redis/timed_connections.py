@@ -16,7 +16,7 @@ from receiver.process.name_lookup import look_up
 class TimedConnection(Connection):
     def _connect(self) -> socket.socket:
         name, failure = self.host, OSError(f"{self.host} has no address")
-        for address in look_up(name, self.port, self.socket_connect_timeout):
+        for address in self._look_up():
             self.host = address
             try:
                 connected: socket.socket = super()._connect()  # type: ignore[no-untyped-call]
@@ -27,6 +27,12 @@ class TimedConnection(Connection):
             finally:
                 self.host = name  # TLS checks the certificate for it
         raise failure
+
+    def _look_up(self) -> list[str]:
+        try:
+            return look_up(self.host, self.port, self.socket_connect_timeout)
+        except TimeoutError:  # redis-py would say that the server did not answer
+            raise OSError(f"the name {self.host} was not looked up in {self.socket_connect_timeout:g} s") from None
 
 
 class TimedTlsConnection(SSLConnection, TimedConnection):

@@ -569,7 +569,9 @@ def test_only_a_fault_that_lets_web_start_leaves_deliveries_in_the_spool(facts: 
     away = ServerFault("it does not answer", "start it", temporary=True)
     refused = ServerFault("it refuses the password", "correct it")
     lines = [
-        only_line(system_checks.check_server(replace(facts, server=ServerFacts(address="a", fault=fault), inbox=None)))
+        only_line(
+            system_checks.check_server(replace(facts, server=ServerFacts(address="a", fault=fault), inbox=None, web=()))
+        )
         for fault in (away, refused)
     ]
     assert "`storehooks web` on this host stores deliveries in the spool, and its workers begin no run" in lines[0]
@@ -586,13 +588,21 @@ def test_a_web_process_that_says_that_it_cannot_store_is_believed(facts: Facts) 
     assert "`storehooks web` on this host answers every delivery with 503" in line
 
 
+def test_a_fault_of_new_connections_only_is_not_taken_for_an_outage(facts: Facts) -> None:
+    """doctor could not look up the server's name, and said that web uses the spool and that no run begins."""
+    away = ServerFacts(address="a", fault=ServerFault("it does not answer", "start it", temporary=True))
+    web = (WebFacts("u", stores_in="redis"),)
+    line = only_line(system_checks.check_server(replace(facts, server=away, inbox=None, web=web)))
+    assert "processes that are connected already go on: the public URL stores deliveries in Redis" in line
+
+
 @pytest.mark.parametrize(
     "host",
     [HostFacts("/srv", True, 1 << 20), HostFacts("/srv", True, GB, True), HostFacts("/srv", True, GB, hangs=True)],
 )
 def test_without_server_and_disk_no_delivery_is_said_to_wait_in_the_spool(facts: Facts, host: HostFacts) -> None:
     away = ServerFacts(address="a", fault=ServerFault("it does not answer", "start it", temporary=True))
-    line = only_line(system_checks.check_server(replace(facts, server=away, inbox=None, host=host)))
+    line = only_line(system_checks.check_server(replace(facts, server=away, inbox=None, web=(), host=host)))
     assert "`storehooks web` on this host answers every delivery with 503, and its workers begin no run" in line
 
 
