@@ -52,7 +52,7 @@ RUN_EVERY = 0.5
 PUBLISH_EVERY = 1.0
 CHECK_AGE_EVERY = 60.0
 PASS_SECONDS = 10.0
-"""So long after its first row was sent, a pass ends: a store or a disk that was full is tried once in a pass."""
+"""So long after its first row has moved, a pass ends: a store or a disk that was full is tried once in a pass."""
 QUIET_SECONDS = 10.0
 """A server that answers may still refuse deliveries. After this time without a failure, it is taken to accept them."""
 
@@ -79,7 +79,7 @@ class DrainPass:
     last_of: dict[str, int] = field(default_factory=dict)
     """The number of the last row of each store that was tried."""
     until: float = math.inf
-    """When it ends, once it has sent a row. Reading again what the last pass has moved may take longer."""
+    """When it ends, once it has moved a row. Reading again what the last pass has moved may take longer."""
 
 
 class SpoolDrain:
@@ -181,19 +181,22 @@ class SpoolDrain:
         """Move every row that the inbox takes; return how many were moved."""
         events, file = self._spool.events(), self._spool.file
         done = DrainPass(events, self._undeleted[file])
-        try:
-            self._drain(done)
-        except RedisError:
-            self._undeleted[file] |= done.undeleted
-            raise
+        self._drain(done, file)
         self._undeleted[file] = done.undeleted
         if done.moved:
             left = events.count() - len(done.undeleted)
             log.info("spooled deliveries are in the inbox", events=done.moved, left=left)
         return done.moved
 
-    def _drain(self, done: DrainPass) -> None:
+    def _drain(self, done: DrainPass, file: Path) -> None:
         """Move rows, except for those that are in the inbox already, and delete them."""
+        try:
+            self._drain_all(done)
+        except Exception:
+            self._undeleted[file] = self._undeleted[file] | done.undeleted
+            raise
+
+    def _drain_all(self, done: DrainPass) -> None:
         events, in_inbox, last = done.events, done.in_inbox, 0
         while rows := events.oldest(GROUP_SIZE, after=last, except_stores=() if in_inbox else done.blocked):
             is_over = isinstance(events, SpooledEvents) and time.monotonic() > done.until
@@ -220,12 +223,12 @@ class SpoolDrain:
             done.last_of[row.store] = max(row.number, done.last_of.get(row.store, 0))
         rows = [row for row in rows if row.key not in done.tried]
         new, moved = [row for row in rows if row.key not in done.in_inbox], set[str]()
-        if new:
-            done.until = min(done.until, time.monotonic() + PASS_SECONDS)
         try:
             self._move_rows(new, done.blocked, moved)
         finally:
             self._settle(done, rows, moved)
+        if moved:
+            done.until = min(done.until, time.monotonic() + PASS_SECONDS)
 
     def _settle(self, done: DrainPass, rows: list[SpooledRow], moved: set[str]) -> None:
         """Delete rows that are in the inbox, and note what became of each row."""
@@ -248,19 +251,22 @@ class SpoolDrain:
                 self._problems.error("a damaged file of the spool cannot be drained", file=str(file), why=str(error))
 
     def _drain_damaged(self, file: Path, events: DamagedEvents) -> None:
-        found, before = len(events.numbers), self._undeleted.pop(file, set())
+        found, before = len(events.numbers), self._undeleted[file]
         first, then = DrainPass(events, before), DrainPass(events, before)
-        self._drain(first)
+        self._drain(first, file)
+        self._undeleted[file] = before | first.undeleted
         events.lock()
         found += len(events.numbers)
-        self._drain(then)
+        self._drain(then, file)
+        self._undeleted[file] = first.undeleted | then.undeleted
         if first.left + then.left:
-            self._undeleted[file] = first.undeleted | then.undeleted
             return
+        kept = keep(file)
+        del self._undeleted[file]
         unreadable = first.unreadable + then.unreadable
         log.error(
             "the rows that can be read in a damaged file of the spool are in the inbox; the file is kept",
-            file=str(keep(file)),
+            file=str(kept),
             events=found - unreadable,
             unreadable=unreadable,
         )

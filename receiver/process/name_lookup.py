@@ -38,18 +38,21 @@ class _Lookups:
             raise OSError(f"{host} cannot be looked up: {error}") from None
 
     def _look_up(self, host: str, port: int, answer: Future[list[str]]) -> None:
-        found: list[str] = []
-        failure: OSError | None = None
+        found = list[str]()
+        failure: OSError | None = OSError(f"{host} cannot be looked up")  # also if there is no memory later
         try:
             entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            found = list(dict.fromkeys(str(one[4][0]) for one in entries))
+            found, failure = list(dict.fromkeys(str(one[4][0]) for one in entries)), None
+        except OSError as error:
+            failure = error
         except UnicodeError as error:
             failure = OSError(f"{host[:64]} is no name of a host: {error}")
-        except Exception as error:  # noqa: BLE001  also without memory: the next who asks needs a new thread
-            failure = error if isinstance(error, OSError) else OSError(f"{host} cannot be looked up: {error!r}")
-        with self._lock:
-            del self._under_way[host, port]
-        answer.set_exception(failure) if failure else answer.set_result(found)
+        except MemoryError:
+            pass
+        finally:
+            with self._lock:
+                del self._under_way[host, port]
+            answer.set_exception(failure) if failure else answer.set_result(found)
 
 
 _lookups = _Lookups()

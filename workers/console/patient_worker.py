@@ -26,13 +26,13 @@ LINGER_SECONDS = 2.0
 ANSWER_BYTES = 512 << 10
 """The kernel takes answers up to this size, if it allows as much, and the thread is free for the next request."""
 CHECK_EVERY = 0.5
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,9})[ \t]*\r\n", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*0*([0-9]{1,9})[ \t]*\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 LAST_CHUNK = b"0\r\n\r\n"
 
 
 class ArrivingRequest:
-    """The bytes of a request. One that is malformed or too large counts as whole: its answer needs no more of it."""
+    """The bytes of a request. One that is malformed or too large counts as whole: its refusal needs no more of it."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -51,7 +51,7 @@ class ArrivingRequest:
             self._read_head(bytes(self.data[: end + 4]))
         assert self._size is not None
         if self._is_chunked:
-            return self.data.endswith(LAST_CHUNK) or len(self.data) > self._size + MAX_FORM_BYTES
+            return self.data.endswith(LAST_CHUNK, self._size) or len(self.data) > self._size + MAX_FORM_BYTES
         return len(self.data) >= self._size
 
     def _read_head(self, head: bytes) -> None:
@@ -81,20 +81,22 @@ class PatientWorker(ThreadWorker):
     def accept(self, listener: socket.socket) -> None:
         try:
             sock, address = listener.accept()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWER_BYTES)
+        except BlockingIOError:
+            return
         except OSError:  # the browser is gone, or there are no descriptors
             self._end_oldest()
             return
         self.nr_conns += 1
         if self.nr_conns >= self.worker_connections:  # gunicorn would accept no more
             self._end_oldest()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWER_BYTES)
         conn = TConn(self.cfg, sock, address, listener.getsockname())
         self._wait(conn, Waiting(monotonic() + ARRIVE_SECONDS, ArrivingRequest()))
 
     def _wait(self, conn: TConn, waiting: Waiting) -> None:
         conn.sock.setblocking(False)
-        self._waiting[conn] = waiting
         self.poller.register(conn.sock, EVENT_READ, lambda _sock: self._receive(conn, waiting))
+        self._waiting[conn] = waiting
 
     def _receive(self, conn: TConn, waiting: Waiting) -> None:
         if conn not in self._waiting:  # ended since the poller reported it
@@ -109,24 +111,23 @@ class PatientWorker(ThreadWorker):
             self._end(conn)
         elif waiting.request and waiting.request.add(data):
             self._stop_waiting(conn)
-            conn.parser = http.get_parser(self.cfg, conn.sock, conn.client)
-            conn.parser.unreader.unread(bytes(waiting.request.data))
-            conn.initialized = conn.data_ready = True
+            # The parser gets no socket: what it would still read would keep a thread waiting.
+            conn.parser = http.get_parser(self.cfg, iter([bytes(waiting.request.data)]), conn.client)
+            conn.initialized = True
             self.enqueue_req(conn)
 
     def handle_request(self, req: Any, conn: TConn) -> bool:
         """In a thread. Only a large answer waits for the browser here."""
         conn.sock.settimeout(SEND_SECONDS)
-        try:
-            return bool(super().handle_request(req, conn))
-        except TimeoutError:
-            return False
+        with suppress(TimeoutError):
+            super().handle_request(req, conn)
+        return False
 
     def finish_request(self, conn: TConn, fs: Any) -> None:  # noqa: ARG002  gunicorn's signature
         try:
             conn.sock.shutdown(socket.SHUT_WR)
             self._wait(conn, Waiting(monotonic() + LINGER_SECONDS, None))
-        except (OSError, ValueError):  # the browser is gone
+        except OSError:  # the browser is gone
             self._close(conn)
 
     def murder_pending(self) -> None:
@@ -135,8 +136,12 @@ class PatientWorker(ThreadWorker):
         if now < self._check_at:
             return
         self._check_at = now + CHECK_EVERY
-        for conn in [one for one, waiting in self._waiting.items() if waiting.until < now or not self.alive]:
+        for conn in [one for one, waiting in self._waiting.items() if waiting.until < now or self._may_go(waiting)]:
             self._end(conn)
+
+    def _may_go(self, waiting: Waiting) -> bool:
+        """When the process stops: a request that is arriving is still answered."""
+        return not (self.alive or (waiting.request and waiting.request.data))
 
     def _end_oldest(self) -> None:
         if self._waiting:
@@ -148,8 +153,7 @@ class PatientWorker(ThreadWorker):
 
     def _stop_waiting(self, conn: TConn) -> None:
         del self._waiting[conn]
-        with suppress(KeyError, ValueError):
-            self.poller.unregister(conn.sock)
+        self.poller.unregister(conn.sock)
 
     def _close(self, conn: TConn) -> None:
         self.nr_conns -= 1

@@ -19,6 +19,8 @@ from workers.console.patient_worker import PatientWorker
 from workers.processes import SignOfLife, die_with_parent
 
 THREADS = 8
+CONNECTIONS = 256
+"""A new one ends the oldest that waits. Many systems allow 1,024 descriptors, and each may hold a form."""
 
 log = logs.get("console")
 
@@ -41,6 +43,7 @@ class ConsoleServer(BaseApplication):
             "workers": 1,
             "worker_class": PatientWorker,
             "threads": THREADS,
+            "worker_connections": CONNECTIONS,
             "keepalive": 0,  # each connection has one request
             "graceful_timeout": 5,
             "timeout": 60,

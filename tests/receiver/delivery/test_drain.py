@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from receiver.contract.intake import Delivery
 from receiver.delivery.drain import SpoolDrain
 from receiver.inbox.accept_batch import GROUP_SIZE
-from receiver.spool import SpooledEvents, SpooledRow, open_events
+from receiver.spool import EVENTS_FILE, SpooledEvents, SpooledRow, open_events, set_aside
 from tests.receiver.delivery.test_storage import drain_of, padded, without_redis
 from tests.support.harness import System
 
@@ -196,3 +196,37 @@ def test_rows_that_were_moved_before_redis_failed_are_not_moved_again(
     assert drain.drain() == 2 * GROUP_SIZE
     total = system.ledger.counters().total
     assert (total["accepted"], total.get("duplicates", 0)) == (3 * GROUP_SIZE, 0)
+
+
+def test_rows_of_a_damaged_file_that_were_moved_before_redis_failed_are_not_moved_again(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_redis(system.config).store_all(padded(system, 3 * GROUP_SIZE, 10))
+    set_aside(system.config.data_dir / EVENTS_FILE)
+    drain = drain_of(system)
+    moves, publish = moves_of(drain, monkeypatch), drain._publish
+
+    def fails() -> None:
+        raise RedisError("gone")
+
+    monkeypatch.setattr(drain, "_publish", fails)
+    with pytest.raises(RedisError, match="gone"):
+        drain.drain_damaged_files()
+    monkeypatch.setattr(drain, "_publish", publish)
+    drain.drain_damaged_files()
+    sent = [id_ for _, ids in moves for id_ in ids]
+    assert len(sent) == len(set(sent)) == 3 * GROUP_SIZE
+
+
+def test_rows_that_are_in_the_inbox_hold_back_no_later_ones_behind_a_refused_row(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of a pass began with the refused row, and was over when the moved ones had been read again."""
+    storage, drain = without_redis(system.config), drain_of(system)
+    (refused, _), _ = two_refused(system)
+    storage.store_all([refused, *padded(system, 3 * GROUP_SIZE, 10)])
+    keeps_rows(drain, monkeypatch)
+    assert drain.drain() == 3 * GROUP_SIZE
+    storage.store_all(padded(system, 5, 10))
+    monkeypatch.setattr("receiver.delivery.drain.PASS_SECONDS", 0.0)
+    assert drain.drain() == 5

@@ -15,6 +15,7 @@ from workers.console.patient_worker import MAX_FORM_BYTES, MAX_HEAD, ArrivingReq
 MANY = 200
 SECONDS = 5.0
 """The pages of a console took until the slow senders closed: minutes, if they wanted."""
+CHUNKED = b"POST /login HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nTransfer-Encoding: chunked\r\n"
 HEAD = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\n"
 
 
@@ -34,15 +35,33 @@ def senders(console: RunningConsole, data: bytes) -> Iterator[list[socket.socket
         address = address_of(console)
         found = [stack.enter_context(socket.create_connection(address, SECONDS)) for _ in range(MANY)]
         for one in found:
-            one.sendall(data)
+            one.sendall(data.replace(b"HOST", f"{address[0]}:{address[1]}".encode()))
         yield found
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
     "data",
-    [b"", HEAD, HEAD + b"\r\npass", b"GET /login HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"],
-    ids=["nothing", "half a head", "half a body", "whole, and never closes"],
+    [
+        b"",
+        HEAD,
+        HEAD + b"\r\npass",
+        b"GET /login HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        HEAD + b"X: " + b"x" * (MAX_HEAD + 1),
+        CHUNKED + b"X: 0\r\n\r\n",
+        CHUNKED + b"\r\n5\r\n0\r\n\r\n",
+        b"POST /login HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nContent-Length: 0000000000009\r\n\r\n",
+    ],
+    ids=[
+        "nothing",
+        "half a head",
+        "half a body",
+        "whole, and never closes",
+        "a head without end",
+        "a head that looks like the last chunk",
+        "a chunk that looks like the last one",
+        "a length with many digits",
+    ],
 )
 def test_slow_senders_do_not_keep_the_console_from_others(console: RunningConsole, data: bytes) -> None:
     with senders(console, data):
@@ -78,6 +97,8 @@ def test_a_form_is_read_in_any_pieces(console: RunningConsole) -> None:
         ([HEAD + b"\r\n1234", b"5"], 2),
         ([HEAD + b"\r\n", b"12345"], 2),
         ([b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n", b"0\r\n", b"\r\n"], 4),
+        ([b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nX: 0\r\n\r\n", b"0\r\n\r\n"], 2),
+        ([b"POST / HTTP/1.1\r\nContent-Length: 00000000000002\r\n\r\n1", b"2"], 2),
         ([b"x" * MAX_HEAD, b"x"], 2),
         ([b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (MAX_FORM_BYTES + 1)], 1),
         ([b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n"], 1),

@@ -111,7 +111,7 @@ def _effect_of_fault(facts: Facts) -> str:
         start = "web and worker do not start on this host, so do not restart them"
         return f"{start}; {fault.running or f'a web process that runs already {web}'}"
     if fault and any(web.stores_in == "redis" for web in facts.web):
-        return "processes that are connected already go on: the public URL stores deliveries in Redis"
+        return "new connections from this host fail; the public URL stores deliveries in Redis, perhaps at another host"
     return f"`storehooks web` on this host {web}, and its workers begin no run"
 
 

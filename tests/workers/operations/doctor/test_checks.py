@@ -593,7 +593,7 @@ def test_a_fault_of_new_connections_only_is_not_taken_for_an_outage(facts: Facts
     away = ServerFacts(address="a", fault=ServerFault("it does not answer", "start it", temporary=True))
     web = (WebFacts("u", stores_in="redis"),)
     line = only_line(system_checks.check_server(replace(facts, server=away, inbox=None, web=web)))
-    assert "processes that are connected already go on: the public URL stores deliveries in Redis" in line
+    assert "new connections from this host fail; the public URL stores deliveries in Redis" in line
 
 
 @pytest.mark.parametrize(
