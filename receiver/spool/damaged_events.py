@@ -23,6 +23,8 @@ from receiver.spool.spooled_events import (
 from receiver.spool.uptime import Uptime, read_uptime
 
 FIRST_PAGE = "-page1"
+WRITE_VERSION, NEWEST_VERSION = 18, 2
+"""A place in the header, and the largest number there: SQLite does not write a file with a larger one."""
 CREATE = os.O_CREAT | os.O_EXCL | os.O_WRONLY
 DAMAGE = (
     sqlite3.SQLITE_CORRUPT,
@@ -37,8 +39,18 @@ DAMAGE = (
 def is_damage(error: Exception, file: Path) -> bool:
     """Whether the error says that the content of a file is not what was written. Else it is the disk, or a lock."""
     code = getattr(error, "sqlite_errorcode", 0)
-    only_by_its_header = code == sqlite3.SQLITE_READONLY and os.access(file, os.W_OK)
+    only_by_its_header = code == sqlite3.SQLITE_READONLY and _forbids_writing(file)
     return isinstance(error, DamagedFileError) or code & 0xFF in DAMAGE or only_by_its_header
+
+
+def _forbids_writing(file: Path) -> bool:
+    """By a number in its header that SQLite never writes. A disk that became read-only after an error need not have the
+    flag of one: it allows to open a file for writing."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(WRITE_VERSION + 1)[WRITE_VERSION] > NEWEST_VERSION
+    except (OSError, IndexError):
+        return False
 
 
 def set_aside(damaged: Path) -> None:

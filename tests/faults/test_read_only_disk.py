@@ -42,3 +42,23 @@ def test_a_disk_that_became_read_only_is_named_and_stops_nothing_else(
         web.stop()
         assert "Traceback" not in system.log("web")
         system.close()
+
+
+@pytest.mark.full
+def test_a_spool_on_a_disk_that_became_read_only_is_not_taken_for_a_damaged_one(
+    make_system: Callable[..., System], own_redis: Server
+) -> None:
+    """The disk allows to open its files for writing, and refuses each write."""
+    system = make_system(url=own_redis.url)
+    with failing_disk(system.folder / "image", system.config.data_dir) as fail:
+        (web,) = system.start("web")
+        own_redis.kill()
+        assert [system.post(system.request()).status_code for _ in range(3)] == [200] * 3
+        fail()
+        assert system.post(system.request()).status_code == 503
+        own_redis.start()
+        eventually(lambda: system.ledger.counters().total["accepted"] == 3, what="the rows are in the inbox")
+        eventually(lambda: "cannot be deleted" in system.log("web"))
+        web.stop()
+        assert "damaged" not in system.log("web")
+        system.close()
