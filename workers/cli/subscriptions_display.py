@@ -91,6 +91,10 @@ def show_results(results: dict[str, list[ChangeResult] | str]) -> int:
             (store, sign("rotate" if d.change.rotate else d.change.action), d.change.topic, _result(d)) for d in done
         ]
     show_changes(rows)
+    made = [one for done in results.values() if not isinstance(done, str) for one in done]
+    for block in dict.fromkeys(one.error.partition("\n")[2] for one in made):  # lines for the config
+        for one in block.splitlines():
+            output.line(one, whole=True)
     return failed
 
 
@@ -102,7 +106,7 @@ def sign(action: str) -> Text:
 
 def _result(done: ChangeResult) -> Text:
     if done.error:
-        return output.state("failed", f"FAILED: {done.error}")
+        return output.state("failed", f"FAILED: {done.error.splitlines()[0]}")
     return output.state("done", f"done, secret {done.fingerprint}" if done.fingerprint else "done")
 
 

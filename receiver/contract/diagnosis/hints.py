@@ -96,7 +96,8 @@ def _time_hint(scheme: Scheme, headers: Headers, body: bytes, reason: str) -> Hi
         return Hint(f"the signature matches, but {scheme.timestamp} is not a timestamp", "set timestamp")
     return Hint(
         "the signature matches, but the timestamp is outside the tolerance: a wrong clock, a late retry or a replay",
-        "synchronise the clocks; for a store that signs once and retries for hours, raise tolerance",
+        "synchronise the clocks; raise tolerance for a store that signs once and retries for hours, and while you "
+        "release what a wrong clock of ours has refused",
     )
 
 

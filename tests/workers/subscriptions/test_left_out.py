@@ -234,6 +234,23 @@ def test_receivers_answer_401_again_although_the_store_refuses_each_rotation(
     assert is_announced(shop), "each check tries again"
 
 
+def test_the_lines_for_the_config_are_printed_whole(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stood in the table, with a replacement character for each line break."""
+    configure(shop, MADE_BY_THE_STORE)
+    shop.declare("customer.created", "order.paid")
+    shop.apply()
+
+    def refused(self: Webhooks, number: Any) -> Any:
+        raise InvalidRequest('no; set\n[stores.demo.catalogue.webhooks]\npath = "..."', status=405)
+
+    monkeypatch.setattr(Webhooks, "rotate_secret", refused)
+    lines = shop.cli(*ROTATE).output.splitlines()
+    assert sum(line.endswith("FAILED: no; set") for line in lines) == 2
+    first = lines.index("[stores.demo.catalogue.webhooks]")
+    assert lines[first + 1] == 'path = "..."'
+    assert lines.count("[stores.demo.catalogue.webhooks]") == 1
+
+
 def test_a_rotation_that_the_store_refuses_does_not_make_the_next_check_rotate_the_others(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -252,11 +252,19 @@ def _refused(facts: Facts, name: str) -> Iterator[Finding]:
         yield fail(name, text, f"{reasons}; the store has signed with an expired secret", fix=fix)
         return
     many, seconds = facts.host.refused_after.get(name, (0, 0.0))
-    level = fail if facts.inbox and many >= SEVERAL_REFUSALS and seconds >= REFUSING_SECONDS else warn
+    goes_on = many >= SEVERAL_REFUSALS and seconds >= REFUSING_SECONDS and not _is_ahead(facts, of)
+    level = fail if facts.inbox and goes_on else warn
     yield level(name, text, f"{reasons}; {_accepted_since(facts, of, many)}", fix=fix)
 
 
+def _is_ahead(facts: Facts, of: StoreRefusals) -> bool:
+    """Whether it was refused at a time that has not come yet, by our own clock."""
+    return of.last > facts.now.timestamp() + MAX_STORE_SKEW_SECONDS
+
+
 def _accepted_since(facts: Facts, of: StoreRefusals, refused_after: int) -> str:
+    if _is_ahead(facts, of):
+        return "at times in the future: a clock of ours was wrong, so it is unknown whether others were accepted since"
     if facts.inbox is None:
         return "it is unknown whether other deliveries were accepted since"
     if of.store not in facts.inbox.last_events:
