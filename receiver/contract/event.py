@@ -12,6 +12,8 @@ from functools import cached_property
 from math import nan
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from receiver.contract.whole_characters import with_whole_characters
+
 if TYPE_CHECKING:
     from receiver.contract.record_map import RecordMap
     from receiver.contract.records import Record
@@ -203,7 +205,7 @@ class Event:
 
     def _read(self, **options: Any) -> Any:
         try:
-            return json.loads(self.body, **options)
+            return json.loads(with_whole_characters(self.body), **options)
         except ValueError:
             fields = form_fields(self.body)
             if fields is None:

@@ -20,6 +20,7 @@ from receiver.contract.signing.sources import Reader, count_containers, item_sli
 from receiver.contract.stored_headers import ITEM, stored_headers
 from receiver.contract.stores import Store, names_another_store
 from receiver.contract.topics import translate
+from receiver.contract.whole_characters import read_whole
 
 MAX_ID = 200
 MAX_TOPIC = 100
@@ -279,7 +280,7 @@ def read_document(body: bytes) -> tuple[Any, str]:
     if allowed := too_many_containers(body):
         return None, f"the body has more than {allowed:,} objects and arrays"
     try:
-        document = orjson.loads(body.removeprefix(_BOM))
+        document = read_whole(body.removeprefix(_BOM), orjson.loads)
     except orjson.JSONDecodeError as error:
         fields = form_fields(body)
         return (None, f"the body is not JSON: {error.msg}") if fields is None else (fields, "")

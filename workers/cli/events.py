@@ -18,6 +18,7 @@ from receiver.config.errors import did_you_mean
 from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.errors import ConfigError, NotFound
 from receiver.contract.event import UNREADABLE, form_fields
+from receiver.contract.whole_characters import read_whole
 from receiver.inbox import Inbox, keys
 from receiver.inbox.outcomes import ENDED, EventStatus
 from receiver.inbox.queries.cursors import Cursor
@@ -322,7 +323,7 @@ def _record_json(record: EventRecord) -> dict[str, Any]:
 def _payload(body: bytes) -> Any:
     """What is printed of a body: as it was sent, if it is nested deeper than orjson writes."""
     try:
-        document = orjson.loads(body)
+        document = read_whole(body, orjson.loads)
     except orjson.JSONDecodeError:
         return form_fields(body) or body.decode("utf-8", "replace")
     try:

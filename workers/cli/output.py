@@ -30,6 +30,7 @@ from receiver.contract.diagnosis.formatting import counted
 from receiver.contract.diagnosis.terminal_text import escaped, harmless
 from receiver.contract.errors import ConfigError
 from receiver.contract.event import form_fields
+from receiver.contract.whole_characters import with_whole_characters
 from workers.cli.typed_commands import as_typed, commands_as_typed
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def payload(body: bytes) -> None:
 def _indented(body: bytes) -> bytes | None:
     """JSON with indentation, its numbers exactly as they were sent, or the fields of a form; None for another body."""
     try:
-        value = json.loads(body, parse_float=orjson.Fragment, parse_int=orjson.Fragment)
+        value = json.loads(with_whole_characters(body), parse_float=orjson.Fragment, parse_int=orjson.Fragment)
         return orjson.dumps(value, option=orjson.OPT_INDENT_2)
     except (ValueError, TypeError, RecursionError):
         fields = form_fields(body)

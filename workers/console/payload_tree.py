@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from receiver.contract.event import form_fields
+from receiver.contract.whole_characters import with_whole_characters
 
 MAX_NODES = 1_000
 MAX_CHILDREN = 200
@@ -59,7 +60,7 @@ def body_tree(body: bytes, personal: PersonalFields) -> Node | None:
     """The tree of a body that is JSON or a form; None for any other."""
     try:
         document = json.loads(
-            body,
+            with_whole_characters(body),
             parse_int=Literal,
             parse_float=Literal,
             parse_constant=Literal,

@@ -30,6 +30,7 @@ def event(body: bytes, data_path: str = "") -> Event:
         (b'{"\\u0065mail":"x","n":' + b"1" * 5000 + b"}", "", ["email"], None, ("email",)),
         (b'{"email":null,"c":7}', "", ["email", "c.e", "missing"], b'{"email":null,"c":7}', ()),
         (b'\xef\xbb\xbf{"e":"\xc3\xa9"}', "", ["e"], b'\xef\xbb\xbf{"e":null}', ("e",)),
+        (rb'{"n":"\ud83d","e":"x\ud83d"}', "", ["e"], rb'{"n":"\ud83d","e":null}', ("e",)),
         (b"id=7&e%6Dail=a%40b&x=1+2", "", ["email"], b"id=7&e%6Dail=&x=1+2", ("email",)),
     ],
 )

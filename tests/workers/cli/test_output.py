@@ -158,7 +158,7 @@ def test_a_payload_is_indented(system: System) -> None:
         (b"id=7&note=a+%22b%22%1b", '{\n  "id": "7",\n  "note": "a \\"b\\"\\u001b"\n}\n'),
         (b"<xml/>\x1b[31m", "<xml/>\N{REPLACEMENT CHARACTER}[31m\n"),
         (b"[" * 100_000, "[" * 100_000 + "\n"),
-        (b'"\\ud800"', '"\\ud800"\n'),
+        (b'"\\ud800"', '"\N{REPLACEMENT CHARACTER}"\n'),
     ],
     ids=["numbers", "a form", "no JSON", "nested too deeply", "a lone surrogate"],
 )
