@@ -20,6 +20,7 @@ from receiver.contract.compose import Request
 from receiver.inbox import EventQueries, connect, keys
 from receiver.inbox import server_url as url_of
 from receiver.inbox.redis.server_faults import describe
+from receiver.process.process_files import held
 from receiver.spool import REFUSED_FILE
 from tests.support.console import Browser
 from tests.support.harness import SECRET, Process, System, children_of, comm, eventually, free_port, gone, storehooks
@@ -278,6 +279,7 @@ def test_workers_that_are_killed_while_the_config_is_invalid_go_on_with_the_old_
     process = dev.start()
     log = dev.data / "logs" / "worker.log"
     eventually(lambda: log.exists() and "worker started" in log.read_text(), 20)
+    eventually(lambda: {"web", "console"} <= {one.role for one in held(dev.data)}, 20, what="each has read its config")
     dev.system.config_file.write_text(dev.system.config_file.read_text() + "[[[ half an edit\n")
     eventually(lambda: "not reloaded, the old one stays in use" in process.output(), 20)
     for name in ("worker", "housekeeper"):

@@ -16,6 +16,8 @@ from workers.operations.doctor.findings import Finding, fail, ok, warn
 from workers.subscriptions.managed_store import is_managed, url_has_changed
 
 MAX_STORE_SKEW_SECONDS = 30.0
+AHEAD_SECONDS = 300.0
+"""Most schemes allow as much: a clock that is less wrong has not refused a delivery."""
 EXPIRES_SOON = 24 * 3600.0
 MISSED_CHECKS = 3
 """After this many check intervals without a check there is a warning."""
@@ -259,7 +261,7 @@ def _refused(facts: Facts, name: str) -> Iterator[Finding]:
 
 def _is_ahead(facts: Facts, of: StoreRefusals) -> bool:
     """Whether it was refused at a time that has not come yet, by our own clock."""
-    return of.last > facts.now.timestamp() + MAX_STORE_SKEW_SECONDS
+    return of.last > facts.now.timestamp() + AHEAD_SECONDS
 
 
 def _accepted_since(facts: Facts, of: StoreRefusals, refused_after: int) -> str:
