@@ -189,25 +189,22 @@ class SpoolDrain:
         return done.moved
 
     def _drain(self, done: DrainPass, file: Path) -> None:
-        """Move rows, except for those that are in the inbox already, and delete them."""
-        try:
-            self._drain_all(done)
-        except Exception:
-            self._undeleted[file] = self._undeleted[file] | done.undeleted
-            raise
-
-    def _drain_all(self, done: DrainPass) -> None:
+        """Move rows, except for those that are in the inbox already, and delete them. However it ends, the rows that
+        are in both places are remembered."""
         events, in_inbox, last = done.events, done.in_inbox, 0
-        while rows := events.oldest(GROUP_SIZE, after=last, except_stores=() if in_inbox else done.blocked):
-            is_over = isinstance(events, SpooledEvents) and time.monotonic() > done.until
-            if is_over or self._breaker.forbids_inbox:
-                done.left += len(rows)
-                done.undeleted.update(key for key in in_inbox if key[0] > last)  # this pass has not met them
-                break
-            last = rows[-1].number
-            self._drain_rows(done, rows)
-            if isinstance(events, SpooledEvents) and not done.undeleted:
-                self._drain_each_store(done, events)
+        try:
+            while rows := events.oldest(GROUP_SIZE, after=last, except_stores=() if in_inbox else done.blocked):
+                is_over = isinstance(events, SpooledEvents) and time.monotonic() > done.until
+                if is_over or self._breaker.forbids_inbox:
+                    done.left += len(rows)
+                    done.undeleted.update(key for key in in_inbox if key[0] > last)  # this pass has not met them
+                    break
+                last = rows[-1].number
+                self._drain_rows(done, rows)
+                if isinstance(events, SpooledEvents) and not done.undeleted:
+                    self._drain_each_store(done, events)
+        finally:
+            self._undeleted[file] = self._undeleted[file] | done.undeleted
 
     def _drain_each_store(self, done: DrainPass, events: SpooledEvents) -> None:
         """Give each store its turn. While a store has rows, its new deliveries become rows. So it would wait as long as
@@ -254,7 +251,6 @@ class SpoolDrain:
         found, before = len(events.numbers), self._undeleted[file]
         first, then = DrainPass(events, before), DrainPass(events, before)
         self._drain(first, file)
-        self._undeleted[file] = before | first.undeleted
         events.lock()
         found += len(events.numbers)
         self._drain(then, file)

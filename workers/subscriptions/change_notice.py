@@ -94,7 +94,7 @@ class ChangeNotice:
                 pause = REPEAT_EVERY
 
     def _next_mark(self) -> str:
-        return f"{self._id}.{self._next_number()}"
+        return mark_for(self._id, self._next_number())
 
     def _next_number(self) -> int:
         self._repeats += 1

@@ -24,8 +24,9 @@ def mark_of(redis: Redis, store: str) -> str | None:
     return None if mark is None else as_text(mark)
 
 
-def mark_for(owner: str, number: int, subscriptions: Collection[str]) -> str:
-    return f"{owner}.{number}.{orjson.dumps(sorted(subscriptions)).decode()}"
+def mark_for(owner: str, number: int, subscriptions: Collection[str] = ()) -> str:
+    ids = f".{orjson.dumps(sorted(subscriptions)).decode()}" if subscriptions else ""
+    return f"{owner}.{number}{ids}"
 
 
 def owner_in(mark: str) -> str:

@@ -152,6 +152,14 @@ def test_the_body_of_an_item_is_what_the_store_wrote() -> None:
     assert received(LIST, body)[1].event.delivery_id == 'éé"]}'
 
 
+def test_half_a_surrogate_pair_in_an_item_is_read_and_spoils_no_other() -> None:
+    written = [r'{"id":"a","type":"x.y","n":"\ud83d"}', r'{"id":"b","type":"x.y","n":"\ud83d\ude00"}']
+    found = received(LIST, f"[{written[0]}, {written[1]}]".encode())
+    assert [one.event.body.decode() for one in found] == written
+    assert [one.event.payload["n"] for one in found] == ["\N{REPLACEMENT CHARACTER}", "\N{GRINNING FACE}"]
+    assert [one.unreadable for one in found] == ["", ""]
+
+
 def test_the_last_of_two_equal_keys_counts_as_in_every_other_document() -> None:
     body = b'{"payload":{"events":[1,2,3]},"payload":{"events":[{"id":"a","type":"x.y"}]}}'
     assert [one.event.body for one in received(NESTED, body)] == [b'{"id":"a","type":"x.y"}']

@@ -52,6 +52,13 @@ def rotations(shop: Shop) -> int:
     return sum("rotate" in call for call in changing_calls(shop.log()))
 
 
+def refuse_rotations(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    def refused(self: Webhooks, number: Any) -> Any:
+        raise InvalidRequest(why, status=405)
+
+    monkeypatch.setattr(Webhooks, "rotate_secret", refused)
+
+
 def assert_accepted(shop: Shop, many: int = 1) -> None:
     """The store's next event is accepted from each of so many subscriptions."""
     before = shop.count_events("customer.created")
@@ -219,11 +226,7 @@ def test_receivers_answer_401_again_although_the_store_refuses_each_rotation(
     shop.declare("customer.created", "order.paid")
     shop.apply()
     lose_secrets(shop)
-
-    def refused(self: Webhooks, number: Any) -> Any:
-        raise InvalidRequest("no", status=405)
-
-    monkeypatch.setattr(Webhooks, "rotate_secret", refused)
+    refuse_rotations(monkeypatch, "no")
     waits = list[bool]()
     for _ in range(3):
         assert len(look(shop).pending) == 2
@@ -232,6 +235,13 @@ def test_receivers_answer_401_again_although_the_store_refuses_each_rotation(
         waits.append(receiver.may_be_incomplete)
     assert waits == [True, False, False]
     assert is_announced(shop), "each check tries again"
+    for one in shop.listed():  # as docs/subscriptions.md says
+        shop.managed.client.webhooks.delete(one)
+    for _ in range(2):
+        look(shop)
+    assert len(shop.listed()) == 2
+    assert not is_announced(shop)
+    assert_accepted(shop)
 
 
 def test_the_lines_for_the_config_are_printed_whole(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,11 +249,7 @@ def test_the_lines_for_the_config_are_printed_whole(shop: Shop, monkeypatch: pyt
     configure(shop, MADE_BY_THE_STORE)
     shop.declare("customer.created", "order.paid")
     shop.apply()
-
-    def refused(self: Webhooks, number: Any) -> Any:
-        raise InvalidRequest('no; set\n[stores.demo.catalogue.webhooks]\npath = "..."', status=405)
-
-    monkeypatch.setattr(Webhooks, "rotate_secret", refused)
+    refuse_rotations(monkeypatch, 'no; set\n[stores.demo.catalogue.webhooks]\npath = "..."')
     lines = shop.cli(*ROTATE).output.splitlines()
     assert sum(line.endswith("FAILED: no; set") for line in lines) == 2
     first = lines.index("[stores.demo.catalogue.webhooks]")
