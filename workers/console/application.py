@@ -41,6 +41,9 @@ from workers.console.visible_text import as_sentence, breakable, finalize
 from workers.history.past_events import HistoryError
 
 REDIS_SECONDS = 5.0
+MAX_VISITOR_FORM = 4 << 10
+"""Bytes of a form without a login: a password and the page to go to. One as large as an operator may send can take a
+second of the processor to read."""
 PUBLIC = ("static", "login.form", "login.log_in", "login.spend_link", "metrics.page")
 """Endpoints that need no login; the metrics have a token of their own."""
 FOR_VIEWERS = ("login.log_out", *PUBLIC)
@@ -92,28 +95,35 @@ def cookie_name() -> str:
 
 
 def _admit() -> Response | None:
-    """Refuse what is not allowed. Nothing is read or written before."""
+    """Refuse what is not allowed, before anything is changed, and before a large form is read."""
     if request.method not in ("GET", "HEAD", "POST"):
         abort(405)
     g.role, g.cookie = None, request.cookies.get(cookie_name(), "")
     if request.endpoint == "static":
         return None
     if request.method == "POST":
-        _require_own_form()
+        _require_own_origin()
     g.role = console().access.role_of(g.cookie)
+    if g.role is None:
+        request.max_content_length = MAX_VISITOR_FORM
     if g.role is None and request.endpoint not in PUBLIC:
         if request.method == "POST":
             abort(403, "You are not logged in, or your session has ended.")
         return redirect(url_for("login.form", next=request.full_path.rstrip("?")), 303)  # type: ignore[return-value]
+    if request.method == "POST":
+        _require_token()
     if request.method == "POST" and g.role == "viewer" and request.endpoint not in FOR_VIEWERS:
         abort(403, "You are logged in for looking only.")
     return None
 
 
-def _require_own_form() -> None:
-    """A POST must come from a page of ours, which has the token of this browser."""
+def _require_own_origin() -> None:
     if request.headers.get("Origin", "") != request.environ["console.origin"]:
         abort(403, "This request does not come from a page of the console.")
+
+
+def _require_token() -> None:
+    """A form must come from a page of ours, which has the token of this browser."""
     token = request.form.get("token", "")
     if not g.cookie or not hmac.compare_digest(token.encode(), form_token(g.cookie).encode()):
         abort(403, "The form is too old. Load the page again and repeat it.")

@@ -2,7 +2,7 @@
 
 gunicorn gives each new connection to a thread, which waits there for its request, and its loop waits for each browser
 that does not close. So a dozen slow senders would stop the console. Here the loop receives, and each connection has one
-request.
+request. Senders take turns: one with many requests does not keep the others waiting.
 """
 
 from __future__ import annotations
@@ -18,16 +18,23 @@ from typing import Any
 from gunicorn import http
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
+from receiver.contract.sender_address import SENDER_BITS, TrustedProxies, sender_at
+from workers.console.sender_turns import SenderTurns
+
 MAX_HEAD = 32 << 10
 MAX_FORM_BYTES = 400 << 10
+RECEIVE_BYTES = 256 << 10
 ARRIVE_SECONDS = 10.0
 SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
+OF_ONE, BESIDE_OTHERS = 6, 2
+"""Threads that a sender may have at a time, alone and while others have some."""
 ANSWER_BYTES = 512 << 10
 """The kernel takes answers up to this size, if it allows as much, and the thread is free for the next request."""
 CHECK_EVERY = 0.5
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*0*([0-9]{1,9})[ \t]*\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+_FORWARDED = re.compile(rb"\r\nx-forwarded-for:([^\r]*)", re.IGNORECASE)
 LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -36,6 +43,8 @@ class ArrivingRequest:
 
     def __init__(self) -> None:
         self.data = bytearray()
+        self.forwarded_for = ""
+        """What proxies name as the address of the sender."""
         self._size: int | None = None
         """Of head and body, once the head has arrived."""
         self._is_chunked = False
@@ -56,6 +65,7 @@ class ArrivingRequest:
 
     def _read_head(self, head: bytes) -> None:
         self._size, self._is_chunked = len(head), _CHUNKED.search(head) is not None
+        self.forwarded_for = b",".join(_FORWARDED.findall(head)).decode("latin-1")
         length = _LENGTH.search(head)
         if length and int(length[1]) <= MAX_FORM_BYTES:
             self._size += int(length[1])
@@ -76,6 +86,8 @@ class PatientWorker(ThreadWorker):
         self.poller: Any
         self._waiting: dict[TConn, Waiting] = {}
         """The oldest is first."""
+        self._proxies: TrustedProxies = self.app.proxies
+        self._turns: SenderTurns[TConn] = SenderTurns(self.cfg.threads, OF_ONE, BESIDE_OTHERS)
         self._check_at = 0.0
 
     def accept(self, listener: socket.socket) -> None:
@@ -102,7 +114,7 @@ class PatientWorker(ThreadWorker):
         if conn not in self._waiting:  # ended since the poller reported it
             return
         try:
-            data = conn.sock.recv(MAX_HEAD)
+            data = conn.sock.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -114,6 +126,15 @@ class PatientWorker(ThreadWorker):
             # The parser gets no socket: what it would still read would keep a thread waiting.
             conn.parser = http.get_parser(self.cfg, iter([bytes(waiting.request.data)]), conn.client)
             conn.initialized = True
+            self._turns.add(self._sender_of(conn, waiting.request), conn)
+            self._begin_what_may()
+
+    def _sender_of(self, conn: TConn, request: ArrivingRequest) -> str:
+        sender = self._proxies.sender(conn.client[0], {"x-forwarded-for": request.forwarded_for})
+        return sender_at(sender, bits=SENDER_BITS)
+
+    def _begin_what_may(self) -> None:
+        while conn := self._turns.begin():
             self.enqueue_req(conn)
 
     def handle_request(self, req: Any, conn: TConn) -> bool:
@@ -124,6 +145,8 @@ class PatientWorker(ThreadWorker):
         return False
 
     def finish_request(self, conn: TConn, fs: Any) -> None:  # noqa: ARG002  gunicorn's signature
+        self._turns.end(conn)
+        self._begin_what_may()
         try:
             conn.sock.shutdown(socket.SHUT_WR)
             self._wait(conn, Waiting(monotonic() + LINGER_SECONDS, None))

@@ -13,6 +13,7 @@ from receiver import logs
 from receiver.config import Config, load_from_environment
 from receiver.config.reloading import adopt
 from receiver.contract.errors import StorehooksError
+from receiver.contract.sender_address import TrustedProxies
 from receiver.process.start_checks import require_new_address
 from workers.console.access import require_safe
 from workers.console.patient_worker import PatientWorker
@@ -30,6 +31,10 @@ class ConsoleServer(BaseApplication):
         self._config = config
         self._is_started = False
         super().__init__()
+
+    @property
+    def proxies(self) -> TrustedProxies:
+        return TrustedProxies(self._config.receiver.trusted_proxies)
 
     def load_config(self) -> None:
         """Called at the start, and by gunicorn on HUP."""

@@ -199,3 +199,8 @@ class Facts:
     host: HostFacts
     web: tuple[WebFacts, ...]
     apis: Mapping[str, ApiFacts]
+
+    @property
+    def web_stores_in(self) -> set[str]:
+        """Where web processes say that they store deliveries: they know better than this user."""
+        return {web.stores_in for web in self.web}

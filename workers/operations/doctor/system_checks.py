@@ -21,6 +21,7 @@ from workers.operations.host_spools import Host, accepted
 
 MAX_SERVER_SKEW_SECONDS = 5.0
 LONGER = "run with a longer timeout: --timeout 1m"
+WITHOUT_SERVER = "if the server is unreachable, every delivery is answered 503"
 REFUSAL_FIXES = {
     "NOREPLICAS": "connect the replicas that its min-replicas-to-write requires, or lower that setting",
     "MISCONF": "check the server's log and its disk now",
@@ -102,15 +103,15 @@ def check_server(facts: Facts) -> Iterator[Finding]:
 
 def _effect_of_fault(facts: Facts) -> str:
     """For this host. Others may reach the server."""
-    fault, usable = facts.server.fault, _uses_spool(facts) and facts.host.takes_deliveries
-    usable = usable and not any(web.stores_in == "nowhere" for web in facts.web)  # it knows better than this user
+    fault, said = facts.server.fault, facts.web_stores_in
+    usable = "spool" in said or (_uses_spool(facts) and facts.host.takes_deliveries and "nowhere" not in said)
     web = "stores deliveries in the spool" if usable else "answers every delivery with 503"
     if fault and fault.only_workers:
         return f"workers do not start, so do not restart them; those that run {fault.only_workers}"
     if fault and not fault.temporary:
         start = "web and worker do not start on this host, so do not restart them"
         return f"{start}; {fault.running or f'a web process that runs already {web}'}"
-    if fault and any(web.stores_in == "redis" for web in facts.web):
+    if fault and "redis" in said:
         return "new connections from this host fail; the public URL stores deliveries in Redis, perhaps at another host"
     return f"`storehooks web` on this host {web}, and its workers begin no run"
 
@@ -262,19 +263,19 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
         unseen = "the spool and refused deliveries were not looked at"
         yield fail("disk", text, unseen, fix="see the kernel's log, or the server that the disk is mounted from")
     elif host.read_only:
-        text = f"the disk of {host.data_dir} is read-only: if the server is unreachable, every delivery is answered 503"
+        text = f"the disk of {host.data_dir} is read-only: {WITHOUT_SERVER}"
         yield fail("disk", text, _unseen(facts), fix="mount it writable; the kernel's log says why it is read-only")
     elif not host.writable:
         yield fail("disk", f"{host.data_dir} is not writable for this user", fix=f"change its owner, or {place}")
     elif _uses_spool(facts) and host.free < RESERVED_DISK_BYTES:
-        text = (
-            f"{size(host.free)} free at {host.data_dir}: if the server is unreachable, every delivery is answered 503"
-        )
+        text = f"{size(host.free)} free at {host.data_dir}: {WITHOUT_SERVER}"
         yield fail("disk", text, _unseen(facts), fix=f"free disk space, or change {place}")
     elif _uses_spool(facts) and not host.takes_deliveries:
         few = host.has_few_files
         room = f"room for {counted(host.free_files or 0, 'more file')}" if few else f"no new file ({host.write_fault})"
-        text = f"{room} at {host.data_dir}: if the server is unreachable, every delivery is answered 503"
+        is_open = "spool" in facts.web_stores_in
+        later = "`storehooks web` uses the spool that it has open; do not restart it" if is_open else WITHOUT_SERVER
+        text = f"{room} at {host.data_dir}: {later}"
         fix = f"delete files on its disk (`df -i` shows how many it may have), or change {place}"
         yield fail("disk", text, _unseen(facts), fix=fix if few else f"check its disk and quota, or change {place}")
     elif host.spool_fault:

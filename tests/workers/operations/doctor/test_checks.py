@@ -581,6 +581,18 @@ def test_only_a_fault_that_lets_web_start_leaves_deliveries_in_the_spool(facts: 
     )
 
 
+def test_a_web_process_that_uses_a_spool_which_it_could_not_open_again_is_believed(facts: Facts) -> None:
+    away = ServerFacts(address="a", fault=ServerFault("it does not answer", "start it", temporary=True))
+    web, host = (WebFacts("u", stores_in="spool"),), HostFacts("/srv", True, 50 * GB, 0)
+    found = replace(facts, server=away, inbox=None, web=web, host=host)
+    assert "`storehooks web` on this host stores deliveries in the spool" in only_line(
+        system_checks.check_server(found)
+    )
+    assert only_line(system_checks.check_disk(found)).startswith(
+        "fail disk: room for 0 more files at /srv: `storehooks web` uses the spool that it has open; do not restart it"
+    )
+
+
 def test_a_web_process_that_says_that_it_cannot_store_is_believed(facts: Facts) -> None:
     away = ServerFacts(address="a", fault=ServerFault("it does not answer", "start it", temporary=True))
     web = (WebFacts("u", stores_in="nowhere"),)
