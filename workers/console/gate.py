@@ -56,6 +56,8 @@ class Gate:
             return _plain(start, "400 Bad Request", sentence)
         if path != self._prefix and not path.startswith(f"{self._prefix}/"):
             return _plain(start, "404 Not Found", f"The console is at {self._prefix}/.")
+        if "HTTP_TRANSFER_ENCODING" in environ:  # no browser sends a form in chunks, and some chunks are costly to read
+            return _plain(start, "411 Length Required", "A form needs a Content-Length.")
         environ["SCRIPT_NAME"], environ["PATH_INFO"] = self._prefix, path[len(self._prefix) :] or "/"
         environ["wsgi.url_scheme"] = origin.partition(":")[0]
         environ["console.origin"] = origin

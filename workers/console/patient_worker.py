@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import socket
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from selectors import EVENT_READ
 from time import monotonic
 from typing import Any
@@ -33,21 +35,20 @@ ANSWER_BYTES = 512 << 10
 """The kernel takes answers up to this size, if it allows as much, and the thread is free for the next request."""
 CHECK_EVERY = 0.5
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*0*([0-9]{1,9})[ \t]*\r\n", re.IGNORECASE)
-_CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _FORWARDED = re.compile(rb"\r\nx-forwarded-for:([^\r]*)", re.IGNORECASE)
-LAST_CHUNK = b"0\r\n\r\n"
 
 
 class ArrivingRequest:
-    """The bytes of a request. One that is malformed or too large counts as whole: its refusal needs no more of it."""
+    """The bytes of a request. One that is malformed, too large or without a length counts as whole: its refusal needs
+    no more of it."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.forwarded_for = ""
         """What proxies name as the address of the sender."""
+        self.is_whole = False
         self._size: int | None = None
         """Of head and body, once the head has arrived."""
-        self._is_chunked = False
 
     def add(self, data: bytes) -> bool:
         """Whether it has arrived whole."""
@@ -55,29 +56,29 @@ class ArrivingRequest:
         self.data += data
         if self._size is None:
             end = self.data.find(b"\r\n\r\n", start)
-            if end < 0:
-                return len(self.data) > MAX_HEAD
-            self._read_head(bytes(self.data[: end + 4]))
-        assert self._size is not None
-        if self._is_chunked:
-            return self.data.endswith(LAST_CHUNK, self._size) or len(self.data) > self._size + MAX_FORM_BYTES
-        return len(self.data) >= self._size
+            if end >= 0:
+                self._size = self._read_head(bytes(self.data[: end + 4]))
+        self.is_whole = len(self.data) > MAX_HEAD if self._size is None else len(self.data) >= self._size
+        return self.is_whole
 
-    def _read_head(self, head: bytes) -> None:
-        self._size, self._is_chunked = len(head), _CHUNKED.search(head) is not None
+    def _read_head(self, head: bytes) -> int:
         self.forwarded_for = b",".join(_FORWARDED.findall(head)).decode("latin-1")
         length = _LENGTH.search(head)
-        if length and int(length[1]) <= MAX_FORM_BYTES:
-            self._size += int(length[1])
+        return len(head) + (int(length[1]) if length and int(length[1]) <= MAX_FORM_BYTES else 0)
 
 
 @dataclass
 class Waiting:
-    """A connection that the loop reads."""
+    """A connection that the loop watches, until a thread has it and afterwards."""
 
     until: float
+    sender: str
     request: ArrivingRequest | None
     """None once it was answered: then it stays open until the browser closes it, or it would be reset."""
+
+    @property
+    def is_in_line(self) -> bool:
+        return self.request is not None and self.request.is_whole
 
 
 class PatientWorker(ThreadWorker):
@@ -97,13 +98,14 @@ class PatientWorker(ThreadWorker):
         except BlockingIOError:
             return
         except OSError:  # the browser is gone, or there are no descriptors
-            self._end_oldest()
+            self._make_room()
             return
         self.nr_conns += 1
         if self.nr_conns >= self.worker_connections:  # gunicorn would accept no more
-            self._end_oldest()
+            self._make_room()
         conn = TConn(self.cfg, sock, address, listener.getsockname())
-        self._wait(conn, Waiting(monotonic() + ARRIVE_SECONDS, ArrivingRequest()))
+        sender = sender_at(conn.client[0], bits=SENDER_BITS)
+        self._wait(conn, Waiting(monotonic() + ARRIVE_SECONDS, sender, ArrivingRequest()))
 
     def _wait(self, conn: TConn, waiting: Waiting) -> None:
         conn.sock.setblocking(False)
@@ -119,14 +121,11 @@ class PatientWorker(ThreadWorker):
             return
         except OSError:
             data = b""
-        if not data:
+        if not data:  # also in line: nobody waits for the answer
             self._end(conn)
-        elif waiting.request and waiting.request.add(data):
-            self._stop_waiting(conn)
-            # The parser gets no socket: what it would still read would keep a thread waiting.
-            conn.parser = http.get_parser(self.cfg, iter([bytes(waiting.request.data)]), conn.client)
-            conn.initialized = True
-            self._turns.add(self._sender_of(conn, waiting.request), conn)
+        elif waiting.request and not waiting.is_in_line and waiting.request.add(data):
+            waiting.until, waiting.sender = inf, self._sender_of(conn, waiting.request)
+            self._turns.add(waiting.sender, conn)
             self._begin_what_may()
 
     def _sender_of(self, conn: TConn, request: ArrivingRequest) -> str:
@@ -135,6 +134,11 @@ class PatientWorker(ThreadWorker):
 
     def _begin_what_may(self) -> None:
         while conn := self._turns.begin():
+            request = self._stop_waiting(conn).request
+            assert request
+            # The parser gets no socket: what it would still read would keep a thread waiting.
+            conn.parser = http.get_parser(self.cfg, iter([bytes(request.data)]), conn.client)
+            conn.initialized = True
             self.enqueue_req(conn)
 
     def handle_request(self, req: Any, conn: TConn) -> bool:
@@ -145,11 +149,11 @@ class PatientWorker(ThreadWorker):
         return False
 
     def finish_request(self, conn: TConn, fs: Any) -> None:  # noqa: ARG002  gunicorn's signature
-        self._turns.end(conn)
+        sender = self._turns.end(conn)
         self._begin_what_may()
         try:
             conn.sock.shutdown(socket.SHUT_WR)
-            self._wait(conn, Waiting(monotonic() + LINGER_SECONDS, None))
+            self._wait(conn, Waiting(monotonic() + LINGER_SECONDS, sender, None))
         except OSError:  # the browser is gone
             self._close(conn)
 
@@ -166,17 +170,21 @@ class PatientWorker(ThreadWorker):
         """When the process stops: a request that is arriving is still answered."""
         return not (self.alive or (waiting.request and waiting.request.data))
 
-    def _end_oldest(self) -> None:
-        if self._waiting:
-            self._end(next(iter(self._waiting)))
+    def _make_room(self) -> None:
+        """End the oldest connection of the sender that has most of them."""
+        senders = Counter(waiting.sender for waiting in self._waiting.values())
+        for busiest, _ in senders.most_common(1):
+            self._end(next(conn for conn, waiting in self._waiting.items() if waiting.sender == busiest))
 
     def _end(self, conn: TConn) -> None:
-        self._stop_waiting(conn)
+        waiting = self._stop_waiting(conn)
+        if waiting.is_in_line:
+            self._turns.give_up(waiting.sender, conn)
         self._close(conn)
 
-    def _stop_waiting(self, conn: TConn) -> None:
-        del self._waiting[conn]
+    def _stop_waiting(self, conn: TConn) -> Waiting:
         self.poller.unregister(conn.sock)
+        return self._waiting.pop(conn)
 
     def _close(self, conn: TConn) -> None:
         self.nr_conns -= 1

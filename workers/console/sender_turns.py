@@ -20,6 +20,12 @@ class SenderTurns(Generic[Request]):
     def add(self, sender: str, request: Request) -> None:
         self._lines.setdefault(sender, deque()).append(request)
 
+    def give_up(self, sender: str, request: Request) -> None:
+        """It waits no longer."""
+        self._lines[sender].remove(request)
+        if not self._lines[sender]:
+            del self._lines[sender]
+
     def begin(self) -> Request | None:
         """What a thread takes now; None if no thread is free, or none for a sender that waits."""
         if len(self._running) >= self._threads:
@@ -34,8 +40,9 @@ class SenderTurns(Generic[Request]):
                 return request
         return None
 
-    def end(self, request: Request) -> None:
-        del self._running[request]
+    def end(self, request: Request) -> str:
+        """Its sender."""
+        return self._running.pop(request)
 
     def _may_begin(self, sender: str) -> bool:
         running = list(self._running.values())

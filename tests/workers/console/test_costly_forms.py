@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context
@@ -25,6 +26,8 @@ LINE = 10_000_000
 """Bytes that the outsider sends in a second."""
 LONGEST = 1.0
 """Seconds. The outsider's own requests take several, since they wait for each other."""
+GOING = 600
+"""Connections in a second that are reset."""
 COSTLY = "%C3"
 """A character that is cut: the slowest to read for its size."""
 
@@ -58,11 +61,27 @@ def keep_asking(address: str, port: int, request: bytes) -> int:
     return answers
 
 
-def times_beside(address: str, request: bytes, operator: Browser) -> list[float]:
+def ask_and_go(address: str, port: int, request: bytes) -> int:
+    """An outsider that resets each connection at once, without waiting for the answer. Returns how many it had."""
+    asked, began = 0, time.monotonic()
+    while (now := time.monotonic()) < began + SECONDS:
+        if asked > GOING * (now - began):
+            time.sleep(0.001)
+            continue
+        with socket.create_connection(("127.0.0.1", port), source_address=(address, 0)) as one:
+            one.sendall(request)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        asked += 1
+    return asked
+
+
+def times_beside(
+    address: str, request: bytes, operator: Browser, outsider: Callable[[str, int, bytes], int] = keep_asking
+) -> list[float]:
     """How long pages take an operator while an outsider keeps asking."""
     port, times = int(operator.url.rpartition(":")[2]), []
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        asking = process.submit(keep_asking, address, port, request)
+        asking = process.submit(outsider, address, port, request)
         while not asking.done():
             for path in ("/", "/events", "/login"):
                 began = time.monotonic()
@@ -103,6 +122,13 @@ def test_forms_of_an_outsider_do_not_keep_the_console_from_others(console: Runni
 
 
 @pytest.mark.timed
+def test_nor_do_requests_that_are_given_up(console: RunningConsole) -> None:
+    operator = console.browser().log_in()
+    request = request_of(console.browser(), "/login")
+    assert max(times_beside(OUTSIDER, request, operator, ask_and_go)) < LONGEST
+
+
+@pytest.mark.timed
 def test_nor_do_those_of_an_outsider_behind_the_same_proxy(console: RunningConsole) -> None:
     visitor = console.browser(address=PROXY, forwarded_for="203.0.113.9")
     operator = console.browser(address=PROXY, forwarded_for="203.0.113.7").log_in()
@@ -127,6 +153,12 @@ def test_a_form_without_a_login_is_small(console: RunningConsole) -> None:
     assert visitor.post("/stores/north/pause", token="0", reason="x" * MAX_VISITOR_FORM).status_code == 403, "not read"
 
 
+def test_a_form_in_chunks_is_refused(console: RunningConsole) -> None:
+    visitor = console.browser()
+    answer = visitor.http.post("/login", content=iter([b"token=0"]), headers={"Origin": console.url})
+    assert (answer.status_code, answer.text) == (411, "A form needs a Content-Length.\n")
+
+
 def test_what_proxies_name_is_read_from_the_head_only() -> None:
     request, body = ArrivingRequest(), b"\r\nX-Forwarded-For: 203.0.113.3\r\n"
     head = b"POST / HTTP/1.1\r\nx-forwarded-for:203.0.113.1\r\nX-Forwarded-For: 203.0.113.2, 203.0.113.4\r\n"
@@ -147,8 +179,11 @@ def test_senders_take_turns_and_none_has_all_threads() -> None:
     assert [turns.begin(), turns.begin()] == ["b2", None], "a and b have two beside c"
     turns.end("a3")
     assert [turns.begin(), turns.begin()] == ["a5", None]
-    for ended in ("c1", "b1", "b2"):
-        turns.end(ended)
+    turns.add("d", "d1")
+    turns.give_up("d", "d1")
+    for ended in ("c1", "b1"):
+        assert turns.end(ended) == ended[0]
+    turns.end("b2")
     assert [turns.begin(), turns.begin()] == ["b3", None], "a has two beside b"
     turns.end("b3")
     assert [turns.begin(), turns.begin()] == ["a6", None]
