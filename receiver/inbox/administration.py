@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.connecting import ServerUser
 from receiver.inbox.redis.raw_connection import Argument
 
+ENDED_REPLAY_SECONDS = 86_400
+"""For this time another process may have been waiting to begin the same replay."""
 RETIRE_SLICE = 500
 RESUME_SLICE = 10_000
 """Larger than other slices: only items that return in one step keep their order for sure. It takes the server 0.1 s."""
@@ -113,6 +116,17 @@ class BulkStep(NamedTuple):
 NO_STEP = BulkStep()
 
 
+class ReplayStep(NamedTuple):
+    """One step of a replay by selection. It is taken only if what is stored under its name is still `before`."""
+
+    name: str = ""
+    before: str = ""
+    position: str = ""
+
+
+NO_REPLAY = ReplayStep()
+
+
 class Administration(ServerUser):
     def reopen(
         self,
@@ -124,23 +138,22 @@ class Administration(ServerUser):
         again: bool = False,
         urgent: bool = False,
         orders: Mapping[str, str] | None = None,
-        cursor: tuple[str, str] = ("", ""),
+        replay: ReplayStep = NO_REPLAY,
         step: BulkStep = NO_STEP,
     ) -> list[ReopenResult]:
         """Make ended runs ready again; with `make`, also create runs for a handler that had none; with `failures_only`,
         not those that are no failures any more; with `again`, also repeat effects of `ctx.once`; with `urgent`, runs of
         a paused handler begin too.
 
-        `orders` is the order of an item, for a run that has none yet; see lua/shared/order.lua. `cursor` is a replay's
-        name and its position, stored in the same step. As a step of a bulk action that is not to be taken any more, it
-        changes nothing and returns nothing.
+        `orders` is the order of an item, for a run that has none yet; see lua/shared/order.lua. A step of a replay
+        or of a bulk action that is not to be taken any more changes nothing and returns nothing.
         """
-        name, value = cursor
         which = "failed" if failures_only else int(make)
         parts: list[Argument] = []
         for item in items:
             parts += (item, queues.get(keys.split_item(item)[1], "default"), which, (orders or {}).get(item, ""))
-        options: list[Argument] = [keys.CURSOR + name if name else "", value, int(again), int(urgent), *step]
+        key = keys.CURSOR + replay.name if replay.name else ""
+        options: list[Argument] = [key, replay.position, int(again), int(urgent), *step, replay.before]
         replies = script_runner.run_one(self.client, "reopen", *options, *parts)
         return [ReopenResult(reply.decode()) for reply in replies]
 
@@ -159,14 +172,14 @@ class Administration(ServerUser):
         replies = script_runner.run_one(self.client, "reread", *arguments)
         return [RereadResult(reply.decode()) for reply in replies]
 
-    def replay_position(self, name: str) -> str:
-        """Where an interrupted replay stopped; empty if there was none."""
-        position: Any = self.client.get(keys.CURSOR + name)
-        return (position or b"").decode()
+    def stored_replay(self, name: str) -> str:
+        """Where an interrupted replay stopped, or after a space a mark of its own for one that came to its end."""
+        found: Any = self.client.get(keys.CURSOR + name)
+        return (found or b"").decode()
 
     def end_replay(self, name: str) -> None:
-        """Forget the position: the replay has come to its end."""
-        self.client.delete(keys.CURSOR + name)
+        """The replay has come to its end: another process that began the same meanwhile goes on no more."""
+        self.client.set(keys.CURSOR + name, f" {secrets.token_hex(8)}", ex=ENDED_REPLAY_SECONDS)
 
     def make_due(self, items: Sequence[str]) -> None:
         """Make delayed runs and retries due at once; the next tick makes them ready."""

@@ -2,7 +2,7 @@
 
 A failure group needs no stored cursor: a replayed run has left the group, and a run that fails again after the start of
 the replay is skipped. Nor does a selection of failed runs: one that failed again is replayed again. Any other replay by
-selection stores a cursor in the same step that reopens the runs.
+selection stores its position in the same step that reopens the runs, and stops if another process has stored one since.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from datetime import datetime
 from itertools import islice
 from typing import TypeVar
 
+from receiver.contract.diagnosis.formatting import counted
+from receiver.contract.errors import StorehooksError
 from receiver.contract.event import UNREADABLE
 from receiver.contract.topics import PROBE, matches
 from receiver.inbox import Administration, Declaration, FailureQueries, Inbox, keys
-from receiver.inbox.administration import ReopenResult
+from receiver.inbox.administration import NO_REPLAY, ReopenResult, ReplayStep
 from receiver.inbox.model import needs_data, order_for, order_of
 from receiver.inbox.outcomes import ENDED, RunState, status_of
 from receiver.inbox.queries.damage import DamagedRecord
@@ -46,10 +48,14 @@ class Selection:
     until: datetime | None = None
 
     def name(self, *, again: bool) -> str:
-        """Names the stored cursor: the same selection gets the same name. A replay that repeats effects has its own,
+        """Names the stored position: the same selection gets the same name. A replay that repeats effects has its own,
         because one that leaves them out does not replace it."""
         chosen = (*astuple(self), again) if again else astuple(self)
         return hashlib.sha256(repr(chosen).encode()).hexdigest()[:16]
+
+
+class ReplayedElsewhere(StorehooksError):
+    """Another process replays the same selection, or has done so since this one looked for its runs."""
 
 
 class ReplayRate:
@@ -97,6 +103,7 @@ class Replay:
         self._first = first
         self._again = again
         self._urgent = urgent
+        self._before: dict[Selection, str] = {}
 
     @property
     def replayed(self) -> int:
@@ -118,20 +125,29 @@ class Replay:
 
     def selection(self, selection: Selection) -> None:
         """Replay the matching runs in order of acceptance, from where the last replay of this selection stopped."""
+        name, before = selection.name(again=self._again), self._stored(selection)
         left = self.matching(selection)
-        name = selection.name(again=self._again)
         for step in self._steps(left):
             items, positions = zip(*step, strict=True)
             if selection.run_status == RunState.FAILED:
                 self._reopen(items, failures_only=True)
             else:
-                self._reopen(items, make=selection.handler is not None, cursor=(name, positions[-1]))
+                self._reopen(items, make=selection.handler is not None, replay=ReplayStep(name, before, positions[-1]))
+                before = positions[-1]
         if next(left, None) is None:
             self.administration.end_replay(name)
+        del self._before[selection]
 
     def position(self, selection: Selection) -> str:
         """Where the last replay of this selection stopped; empty if it came to its end."""
-        return self.administration.replay_position(selection.name(again=self._again))
+        stored = self._stored(selection)
+        return "" if stored.startswith(" ") else stored
+
+    def _stored(self, selection: Selection) -> str:
+        """What was stored when it was first read: what the runs were counted from is what they are replayed from."""
+        if selection not in self._before:
+            self._before[selection] = self.administration.stored_replay(selection.name(again=self._again))
+        return self._before[selection]
 
     def matching(self, selection: Selection) -> Iterator[tuple[str, str]]:
         """The runs that a replay of this selection would reopen now, each with its position."""
@@ -160,7 +176,7 @@ class Replay:
         *,
         make: bool = False,
         failures_only: bool = False,
-        cursor: tuple[str, str] = ("", ""),
+        replay: ReplayStep = NO_REPLAY,
     ) -> None:
         with self._events.brought_back(keys.split_item(item)[0] for item in items):
             orders = {item: self._order_of(item) for item in items if keys.split_item(item)[1] in self._orders}
@@ -172,7 +188,13 @@ class Replay:
                 again=self._again,
                 urgent=self._urgent,
                 orders=orders,
-                cursor=cursor,
+                replay=replay,
+            )
+        if replay.name and not results:
+            raise ReplayedElsewhere(
+                "another process replays the same runs, or has just done so; "
+                f"here {counted(self.replayed, 'run')} were replayed. No run is replayed twice. To go on, or to replay "
+                "them again, give the command again when the other has ended"
             )
         self.counts.update(zip(results, (keys.split_item(item)[1] for item in items), strict=True))
         self.progress(len(items))

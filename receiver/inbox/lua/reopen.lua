@@ -1,14 +1,15 @@
 #!lua flags=allow-oom
 -- reopen: make ended runs ready again, or create runs for a handler that did not exist then.
--- ARGV  1 the key of a replay's position, or ""  2 the position, "" to delete it
+-- ARGV  1 the key of a replay's position, or ""  2 the position
 --       3 "1" to repeat effects: once marks of these events are removed, and those of resources and stores are passed over by
 --         these runs only, see once.lua
 --       4 "1" to make the runs of paused handlers urgent: each begins although its handler is paused, until it was attempted
 --       5 to 8 the step of a bulk action, see shared/bulk.lua
+--       9 the value that the key of the position must have, "" for none: else another process replays the same
 --       then for each run: item, queue, "1" to create a missing run or "failed" for one that must still be a failure or its
 --       retry, and the order of a run that has none yet, or ""
 -- returns for each run what became of it; `ReopenResult` in administration.py lists the words. Nothing if the step of a
--- bulk action was not taken
+-- bulk action was not taken, or if another process replays the same
 local urgent, reopened -- whether they are urgent; the order keys of those that are ordered
 
 local WAITING = { ready = true, held = true, later = true }
@@ -111,17 +112,16 @@ local function reopen(item, queue, which, order)
 end
 
 return function()
+  if ARGV[1] ~= '' and (redis.call('GET', ARGV[1]) or '') ~= ARGV[9] then return {} end
   if not begin_step(5) then return {} end
   local results, items = {}, {}
   urgent, reopened = ARGV[4] == '1', {}
-  for at = 9, #ARGV, 4 do
+  for at = 10, #ARGV, 4 do
     items[#items + 1] = ARGV[at]
     results[#results + 1] = change_or_quarantine(ARGV[at], reopen, unpack(ARGV, at, at + 3))
   end
   begin_reopened()
   end_step(5, items, results)
-  if ARGV[1] ~= '' then
-    if ARGV[2] == '' then redis.call('DEL', ARGV[1]) else redis.call('SET', ARGV[1], ARGV[2], 'EX', 604800) end
-  end
+  if ARGV[1] ~= '' then redis.call('SET', ARGV[1], ARGV[2], 'EX', 604800) end
   return results
 end

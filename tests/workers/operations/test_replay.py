@@ -13,7 +13,7 @@ from receiver.inbox.outcomes import OutcomeKind
 from tests.receiver.inbox.test_inbox import claim_one, route
 from tests.support.harness import Process, System, eventually
 from workers.operations.all_events import AllEvents
-from workers.operations.replay import Replay
+from workers.operations.replay import Replay, ReplayedElsewhere, Selection
 
 GREET, PRINT = "shop.greet", "shop.print"
 TOPICS = ("order.created", "order.paid")
@@ -157,6 +157,38 @@ def test_an_interrupted_replay_of_a_selection_replays_no_run_twice(system: Syste
     finish_replayed(system)
     assert f"{60 - reopened} runs replayed" in system.run_cli(*SELECTION).stdout
     assert replays(system, ids) == [1] * 60
+
+
+def test_two_processes_that_replay_the_same_replay_no_run_twice(system: System) -> None:
+    ids = done_events(system, 60, GREET)
+    command = [sys.executable, "-m", "workers.cli", *SELECTION, "--rate", "20/s", "--config", str(system.config_file)]
+    both = [Process(command, log=system.folder / f"replay{number}.log") for number in range(2)]
+    while any(one.alive for one in both):
+        finish_replayed(system)
+    assert replays(system, ids) == [1] * 60
+    assert sorted(one.wait() for one in both) == [0, 2]
+    assert sum("another process replays the same runs, or has just done so" in one.output() for one in both) == 1
+
+
+@pytest.mark.parametrize("first", [3, None])
+def test_a_replay_that_was_counted_before_another_of_the_same_began_replays_nothing(
+    system: System, first: int | None
+) -> None:
+    """It waited at its question, and then began at the start, although the other had come to its end."""
+    ids, selection = done_events(system, 5, GREET), Selection(run_status="done")
+    events = AllEvents(system.client, None)
+    one, other = (Replay(system.inbox, events, rate=None, first=many) for many in (first, None))
+    assert len(list(other.matching(selection))) == 5
+    one.selection(selection)
+    finish_replayed(system)
+    replayed = replays(system, ids)
+    assert sum(replayed) == (first or 5)
+    with pytest.raises(ReplayedElsewhere, match="here 0 runs were replayed"):
+        other.selection(selection)
+    assert replays(system, ids) == replayed
+    Replay(system.inbox, events, rate=None, first=None).selection(selection)
+    finish_replayed(system)
+    assert replays(system, ids) == ([1] * 5 if first else [2] * 5), "it goes on, or begins again"
 
 
 def test_a_selection_gives_a_new_handler_only_the_events_that_it_wants(system: System) -> None:
