@@ -121,7 +121,7 @@ class PatientWorker(ThreadWorker):
             return
         except OSError:
             data = b""
-        if not data:  # also in line: nobody waits for the answer
+        if not data:  # also in line: its answer would not be read
             self._end(conn)
         elif waiting.request and not waiting.is_in_line and waiting.request.add(data):
             waiting.until, waiting.sender = inf, self._sender_of(conn, waiting.request)
