@@ -4,6 +4,7 @@ token; errors are a sentence."""
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 import sqlite3
 from typing import Any
@@ -41,9 +42,9 @@ from workers.console.visible_text import as_sentence, breakable, finalize
 from workers.history.past_events import HistoryError
 
 REDIS_SECONDS = 5.0
-MAX_VISITOR_FORM = 4 << 10
-"""Bytes of a form without a login: a password and the page to go to. One as large as an operator may send can take a
-second of the processor to read."""
+MAX_VISITOR_BYTES = 4 << 10
+"""Of a form or of an address's query, without a login: a password and the page to go to. A form as large as an operator
+may send can take a second of the processor to read."""
 PUBLIC = ("static", "login.form", "login.log_in", "login.spend_link", "metrics.page")
 """Endpoints that need no login; the metrics have a token of their own."""
 FOR_VIEWERS = ("login.log_out", *PUBLIC)
@@ -94,18 +95,26 @@ def cookie_name() -> str:
     return f"storehooks_{console().config.console.bind.rpartition(':')[2]}"
 
 
+def _own_cookie() -> str:
+    """Without reading the others, of which a visitor may send thousands."""
+    found = re.search(rf"(?:^|[;,] *){cookie_name()}=([\w-]*)", request.headers.get("Cookie", ""), re.ASCII)
+    return found[1] if found else ""
+
+
 def _admit() -> Response | None:
     """Refuse what is not allowed, before anything is changed, and before a large form is read."""
     if request.method not in ("GET", "HEAD", "POST"):
         abort(405)
-    g.role, g.cookie = None, request.cookies.get(cookie_name(), "")
+    g.role, g.cookie = None, _own_cookie()
     if request.endpoint == "static":
         return None
     if request.method == "POST":
         _require_own_origin()
     g.role = console().access.role_of(g.cookie)
     if g.role is None:
-        request.max_content_length = MAX_VISITOR_FORM
+        request.max_content_length = MAX_VISITOR_BYTES
+        if len(request.query_string) > MAX_VISITOR_BYTES:
+            abort(414, "This address is too long for a visitor. Log in, and load it again.")
     if g.role is None and request.endpoint not in PUBLIC:
         if request.method == "POST":
             abort(403, "You are not logged in, or your session has ended.")
@@ -176,6 +185,13 @@ def _error(error: Exception) -> Response:
 
 
 def _error_page(status: int, sentence: str) -> Response:
-    title = {400: "Not understood", 403: "Refused", 404: "Not found", 405: "Refused", 413: "Too large"}
+    title = {
+        400: "Not understood",
+        403: "Refused",
+        404: "Not found",
+        405: "Refused",
+        413: "Too large",
+        414: "Too large",
+    }
     page = render_template("error.html", title=title.get(status, "Not available"), sentence=sentence)
     return make_response(page, status)

@@ -23,7 +23,7 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 from receiver.contract.sender_address import SENDER_BITS, TrustedProxies, sender_at
 from workers.console.sender_turns import SenderTurns
 
-MAX_HEAD = 32 << 10
+MAX_HEAD = 16 << 10
 MAX_FORM_BYTES = 400 << 10
 RECEIVE_BYTES = 256 << 10
 ARRIVE_SECONDS = 10.0

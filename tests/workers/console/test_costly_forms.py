@@ -13,10 +13,11 @@ from selectors import EVENT_READ, DefaultSelector
 from statistics import median
 from typing import cast
 
+import httpx2
 import pytest
 
 from tests.support.console import VIEWER, Browser, RunningConsole, running_console
-from workers.console.application import MAX_VISITOR_FORM
+from workers.console.application import MAX_VISITOR_BYTES
 from workers.console.patient_worker import MAX_FORM_BYTES, ArrivingRequest
 from workers.console.sender_turns import SenderTurns
 
@@ -114,11 +115,23 @@ def form_of(browser: Browser, path: str, size: int) -> bytes:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("size", [MAX_VISITOR_FORM, MAX_FORM_BYTES])
+@pytest.mark.parametrize("size", [MAX_VISITOR_BYTES, MAX_FORM_BYTES])
 def test_forms_of_an_outsider_do_not_keep_the_console_from_others(console: RunningConsole, size: int) -> None:
     visitor, operator = console.browser(), console.browser().log_in()
     visitor.get("/login")
     assert max(times_beside(OUTSIDER, form_of(visitor, "/login", size), operator)) < LONGEST
+
+
+@pytest.mark.timed
+def test_nor_do_costly_addresses_and_cookies(console: RunningConsole) -> None:
+    operator, query = console.browser().log_in(), "&".join(f"{number:x}={COSTLY}" for number in range(400))
+    lines = [
+        f"GET /login?{query} HTTP/1.1",
+        f"Host: {console.url.removeprefix('http://')}",
+        *["Cookie: " + "a=b;" * 1000] * 3,
+    ]
+    request = "\r\n".join([*lines, "", ""]).encode()
+    assert max(times_beside(OUTSIDER, request, operator)) < LONGEST
 
 
 @pytest.mark.timed
@@ -133,7 +146,7 @@ def test_nor_do_those_of_an_outsider_behind_the_same_proxy(console: RunningConso
     visitor = console.browser(address=PROXY, forwarded_for="203.0.113.9")
     operator = console.browser(address=PROXY, forwarded_for="203.0.113.7").log_in()
     visitor.get("/login")
-    assert max(times_beside(PROXY, form_of(visitor, "/login", MAX_VISITOR_FORM), operator)) < LONGEST
+    assert max(times_beside(PROXY, form_of(visitor, "/login", MAX_VISITOR_BYTES), operator)) < LONGEST
 
 
 @pytest.mark.timed
@@ -148,9 +161,25 @@ def test_nor_do_the_costly_pages_of_a_viewer(console: RunningConsole) -> None:
 def test_a_form_without_a_login_is_small(console: RunningConsole) -> None:
     visitor = console.browser()
     visitor.get("/login")
-    assert visitor.post("/login", password="x" * MAX_VISITOR_FORM).status_code == 413
-    assert visitor.post("/login", password="x" * (MAX_VISITOR_FORM // 2)).status_code == 403
-    assert visitor.post("/stores/north/pause", token="0", reason="x" * MAX_VISITOR_FORM).status_code == 403, "not read"
+    assert visitor.post("/login", password="x" * MAX_VISITOR_BYTES).status_code == 413
+    assert visitor.post("/login", password="x" * (MAX_VISITOR_BYTES // 2)).status_code == 403
+    assert visitor.post("/stores/north/pause", token="0", reason="x" * MAX_VISITOR_BYTES).status_code == 403, "not read"
+
+
+def test_without_a_login_an_address_is_short(console: RunningConsole) -> None:
+    for path in ("/login", "/events"):
+        answer = console.browser().http.get(f"{path}?next={'x' * MAX_VISITOR_BYTES}")
+        assert (answer.status_code, "too long for a visitor" in answer.text) == (414, True)
+    assert console.browser().log_in().http.get(f"/events?find={'x' * MAX_VISITOR_BYTES}").status_code != 414
+
+
+def test_the_cookie_is_found_among_others(console: RunningConsole) -> None:
+    operator = console.browser().log_in()
+    (name, value) = next(iter(operator.http.cookies.items()))
+    for cookies in (f"a=b; {name}={value}", f"{name}={value};c=d", f'x{name}=0; a="{name}=1"; {name}={value}'):
+        answer = httpx2.get(f"{console.url}/events", headers={"Cookie": cookies})
+        assert answer.status_code == 200, cookies
+    assert httpx2.get(f"{console.url}/events", headers={"Cookie": f"x{name}={value}"}).status_code == 303
 
 
 def test_a_form_in_chunks_is_refused(console: RunningConsole) -> None:
