@@ -219,6 +219,20 @@ def test_a_batch_whose_response_was_lost_is_not_imported_twice(sandbox: SandboxR
     assert imported(sandbox) == {f"Row {n}": 1 for n in range(30)}
 
 
+def test_a_file_is_imported_by_one_process_at_a_time(sandbox: SandboxRun, tmp_path: Path) -> None:
+    """The second one ended with a traceback, or sent all rows once more."""
+    path = write_rows(tmp_path / "rows.csv", 30)
+
+    def meanwhile(_: ImportProgress) -> None:
+        with pytest.raises(ConfigError, match=r"another process is importing .*rows.csv; wait until it has ended"):
+            Importer(sandbox.client(), "products", path).run()
+
+    assert Importer(sandbox.client(), "products", path, batch_size=10).run(meanwhile).accepted == 30
+    assert imported(sandbox).total() == 30
+    Importer(sandbox.client(), "products", path, again=True).run()
+    assert imported(sandbox).total() == 60, "the lock has ended with the import"
+
+
 def test_every_row_is_imported_once_despite_drops_faults_and_429s(sandbox: SandboxRun, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", 150)
     sandbox.misbehave(drop=0.2, fault=0.2, too_many=0.2, retry_after=0)

@@ -12,12 +12,14 @@ position: after an interruption it starts again, and finds what it sent before.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -92,6 +94,10 @@ class Importer:
 
     def run(self, on_progress: OnProgress = lambda _: None) -> ImportProgress:
         """Import the remaining rows. Calls `on_progress` at the start and after each batch."""
+        with _held(self._path):
+            return self._run(on_progress)
+
+    def _run(self, on_progress: OnProgress) -> ImportProgress:
         done = self._start_or_resume()
         on_progress(done)
         self._read_store()
@@ -280,3 +286,14 @@ def _counted(done: ImportProgress, rows: list[ImportRow], kinds: Counter[str]) -
         unchanged=done.unchanged + kinds["unchanged"],
         refused=done.refused + kinds["refused"],
     )
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Two processes that import one file would send its rows twice. Raises ConfigError if another one does."""
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another process is importing {path}; wait until it has ended") from None
+        yield
