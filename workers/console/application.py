@@ -45,6 +45,8 @@ REDIS_SECONDS = 5.0
 MAX_VISITOR_BYTES = 4 << 10
 """Of a form or of an address's query, without a login: a password and the page to go to. A form as large as an operator
 may send can take a second of the processor to read."""
+MAX_NEXT = 1_000
+"""Characters of the page to go to after a login. Proxies refuse answers with long headers."""
 PUBLIC = ("static", "login.form", "login.log_in", "login.spend_link", "metrics.page")
 """Endpoints that need no login; the metrics have a token of their own."""
 FOR_VIEWERS = ("login.log_out", *PUBLIC)
@@ -118,7 +120,8 @@ def _admit() -> Response | None:
     if g.role is None and request.endpoint not in PUBLIC:
         if request.method == "POST":
             abort(403, "You are not logged in, or your session has ended.")
-        return redirect(url_for("login.form", next=request.full_path.rstrip("?")), 303)  # type: ignore[return-value]
+        there = request.full_path.rstrip("?")
+        return redirect(url_for("login.form", next=there if len(there) <= MAX_NEXT else None), 303)  # type: ignore[return-value]
     if request.method == "POST":
         _require_token()
     if request.method == "POST" and g.role == "viewer" and request.endpoint not in FOR_VIEWERS:

@@ -16,14 +16,14 @@ from workers.history.sqlite_history import OtherHost, SqliteHistory
 def open_history(config: Config, client: Redis, *, limit: HistoryLimit | None = None) -> HistoryDatabase | None:
     """The database of past events; None if the history is off. Connects to nothing yet.
 
-    `limit` is for PostgreSQL, which may hang.
+    `limit` is for one that hangs, or files that another process has locked.
     """
     url = config.history_url
     if url == "off":
         return None
     if url == "sqlite":
         others = () if config.redis.embedded else (_other_host(config, client),)
-        return SqliteHistory(config.data_dir / "history", *others)
+        return SqliteHistory(config.data_dir / "history", *others, limit=limit)
     try:
         from workers.history.postgres_history import PostgresHistory
     except ImportError as error:

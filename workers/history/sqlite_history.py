@@ -13,12 +13,13 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from receiver.owned_files import create_file, make_folder
+from workers.history.call_limit import HistoryLimit
 from workers.history.event_filter import EventFilter
 from workers.history.past_events import (
     SETTLED_LATER,
@@ -107,9 +108,10 @@ OtherHost = Callable[[str, bool], str]
 
 
 class SqliteHistory(HistoryDatabase):
-    def __init__(self, directory: Path, other_host: OtherHost = lambda *_: "") -> None:
-        self.directory = directory
-        self._other_host = other_host
+    def __init__(
+        self, directory: Path, other_host: OtherHost = lambda *_: "", *, limit: HistoryLimit | None = None
+    ) -> None:
+        self.directory, self._other_host, self._limit = directory, other_host, limit
         self._is_here = False
 
     def check(self) -> None:
@@ -277,7 +279,7 @@ class SqliteHistory(HistoryDatabase):
 
     @contextmanager
     def _open(self, path: Path) -> Iterator[sqlite3.Connection]:
-        with _explained(path), closing(_connect(path)) as db:
+        with self._limit.place() if self._limit else nullcontext(), _explained(path), closing(_connect(path)) as db:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version > SCHEMA_VERSION:
                 raise HistoryError(

@@ -185,6 +185,12 @@ def test_after_the_login_one_is_where_one_wanted_to_be(console: RunningConsole) 
     assert answer.headers["location"] == "/events?status=failed"
 
 
+def test_a_long_address_is_not_repeated_in_the_answer_to_a_visitor(console: RunningConsole) -> None:
+    """A proxy refuses long headers, and showed no login."""
+    answer = console.browser().http.get(f"/events?find={'%C3%A9' * 500}")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+
+
 @pytest.mark.parametrize("elsewhere", [FOREIGN, "//evil.example", "/\\evil.example", "javascript:alert(1)", "/a\nb"])
 def test_a_login_leads_to_no_other_site(console: RunningConsole, elsewhere: str) -> None:
     browser = console.browser()

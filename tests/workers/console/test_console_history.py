@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from flask.testing import FlaskClient
 from receiver import config as config_room
 from receiver.inbox import keys
 from receiver.inbox.history_moves import HistoryMoves
-from tests.support.console import PASSWORD, plain, running_console
+from tests.support.console import PASSWORD, RunningConsole, plain, running_console
 from tests.support.harness import System, eventually, free_port
 from tests.support.past_events import past_event
 from tests.support.postgres import Postgres, needs_postgres, postgres_server
@@ -153,27 +155,57 @@ def test_pages_share_a_connection_to_postgresql_and_notice_that_it_was_away(
     assert console.lists_all()
 
 
-@pytest.mark.full
-@needs_postgres
-def test_pages_without_the_history_are_served_while_postgresql_hangs(server: Postgres, tmp_path: Path) -> None:
-    """Pages that waited for it held all threads, and the overview took 13 s."""
-    more = f'[history]\nurl = "{server.new_database()}"\n'
-    with running_console(tmp_path, more=more) as console, ThreadPoolExecutor(24) as pool:
+def look_around(console: RunningConsole, hanging: AbstractContextManager[object]) -> None:
+    """The overview while many pages wait for the history."""
+    with ThreadPoolExecutor(24) as pool:
         browser = console.browser().log_in()
         browser.get("/events")
         paths = ["/events"] * 14 + ["/events/0123456789abcdef"] * 6 + ["/events?resource=3"] * 4
-        server.signal_all(signal.SIGSTOP)
-        try:
+        with hanging:
             answers = [pool.submit(browser.http.get, path) for path in paths]
             eventually(lambda: any(one.done() for one in answers), what="a page does not wait for the history")
             began = time.monotonic()
             assert browser.get("/").status_code == 200
             assert time.monotonic() - began < 2
             texts = [plain(one.result().text) for one in answers]
-        finally:
-            server.signal_all(signal.SIGCONT)
         assert any("the history is busy or does not answer: 4 calls are under way" in text for text in texts)
         eventually(lambda: FAULT not in browser.text("/events"), what="the history is read again")
+
+
+@contextmanager
+def stopped(server: Postgres) -> Iterator[None]:
+    server.signal_all(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.signal_all(signal.SIGCONT)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    (path,) = directory.glob("*.sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+@pytest.mark.full
+@needs_postgres
+def test_pages_without_the_history_are_served_while_postgresql_hangs(server: Postgres, tmp_path: Path) -> None:
+    """Pages that waited for it held all threads, and the overview took 13 s."""
+    more = f'[history]\nurl = "{server.new_database()}"\n'
+    with running_console(tmp_path, more=more) as console:
+        look_around(console, stopped(server))
+
+
+def test_pages_without_the_history_are_served_while_its_files_are_locked(tmp_path: Path) -> None:
+    """They waited five seconds, in all threads."""
+    with running_console(tmp_path, more='[history]\nurl = "sqlite"\n') as console:
+        history = open_history(console.config, console.system.client)
+        assert history
+        history.check()
+        history.write([past_event(1)])
+        look_around(console, locked(console.config.data_dir / "history"))
 
 
 def test_a_call_waits_for_its_turn_and_not_for_calls_that_hang() -> None:
