@@ -20,8 +20,6 @@ from receiver.inbox.redis import script_runner
 from receiver.inbox.redis.connecting import ServerUser
 from receiver.inbox.redis.raw_connection import Argument
 
-ENDED_REPLAY_SECONDS = 86_400
-"""For this time another process may have been waiting to begin the same replay."""
 RETIRE_SLICE = 500
 RESUME_SLICE = 10_000
 """Larger than other slices: only items that return in one step keep their order for sure. It takes the server 0.1 s."""
@@ -177,9 +175,9 @@ class Administration(ServerUser):
         found: Any = self.client.get(keys.CURSOR + name)
         return (found or b"").decode()
 
-    def end_replay(self, name: str) -> None:
+    def end_replay(self, name: str, before: str) -> None:
         """The replay has come to its end: another process that began the same meanwhile goes on no more."""
-        self.client.set(keys.CURSOR + name, f" {secrets.token_hex(8)}", ex=ENDED_REPLAY_SECONDS)
+        self.reopen([], {}, replay=ReplayStep(name, before, f" {secrets.token_hex(8)}"))
 
     def make_due(self, items: Sequence[str]) -> None:
         """Make delayed runs and retries due at once; the next tick makes them ready."""

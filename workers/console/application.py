@@ -99,7 +99,7 @@ def cookie_name() -> str:
 
 def _own_cookie() -> str:
     """Without reading the others, of which a visitor may send thousands."""
-    found = re.search(rf"(?:^|[;,] *){cookie_name()}=([\w-]*)", request.headers.get("Cookie", ""), re.ASCII)
+    found = re.search(rf"(?:^|; *){cookie_name()}=([\w-]*)", request.headers.get("Cookie", ""), re.ASCII)
     return found[1] if found else ""
 
 

@@ -7,6 +7,7 @@ request. Senders take turns: one with many requests does not keep the others wai
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 from collections import Counter
@@ -23,7 +24,7 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 from receiver.contract.sender_address import SENDER_BITS, TrustedProxies, sender_at
 from workers.console.sender_turns import SenderTurns
 
-MAX_HEAD = 16 << 10
+MAX_HEAD = 32 << 10
 MAX_FORM_BYTES = 400 << 10
 RECEIVE_BYTES = 256 << 10
 ARRIVE_SECONDS = 10.0
@@ -34,13 +35,16 @@ OF_ONE, BESIDE_OTHERS = 6, 2
 ANSWER_BYTES = 512 << 10
 """The kernel takes answers up to this size, if it allows as much, and the thread is free for the next request."""
 CHECK_EVERY = 0.5
+MAX_SURPLUS = 4 << 20
+"""Bytes that may follow a whole request, such as the rest of a form that is too large."""
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*0*([0-9]{1,9})[ \t]*\r\n", re.IGNORECASE)
 _FORWARDED = re.compile(rb"\r\nx-forwarded-for:([^\r]*)", re.IGNORECASE)
 
 
 class ArrivingRequest:
-    """The bytes of a request. One that is malformed, too large or without a length counts as whole: its refusal needs
-    no more of it."""
+    """The bytes of a request. One that is malformed, too large or without a length counts as whole: it is refused, or
+    closed, and that needs no more of it."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -75,6 +79,7 @@ class Waiting:
     sender: str
     request: ArrivingRequest | None
     """None once it was answered: then it stays open until the browser closes it, or it would be reset."""
+    surplus: int = 0
 
     @property
     def is_in_line(self) -> bool:
@@ -97,8 +102,9 @@ class PatientWorker(ThreadWorker):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWER_BYTES)
         except BlockingIOError:
             return
-        except OSError:  # the browser is gone, or there are no descriptors
-            self._make_room()
+        except OSError as error:  # or the browser is gone
+            if error.errno in NO_ROOM:
+                self._make_room()
             return
         self.nr_conns += 1
         if self.nr_conns >= self.worker_connections:  # gunicorn would accept no more
@@ -121,7 +127,9 @@ class PatientWorker(ThreadWorker):
             return
         except OSError:
             data = b""
-        if not data:  # also in line: its answer would not be read
+        if not waiting.request or waiting.is_in_line:
+            waiting.surplus += len(data)
+        if not data or waiting.surplus > MAX_SURPLUS:  # also in line: a browser that closes its side has gone
             self._end(conn)
         elif waiting.request and not waiting.is_in_line and waiting.request.add(data):
             waiting.until, waiting.sender = inf, self._sender_of(conn, waiting.request)

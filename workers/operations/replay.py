@@ -134,17 +134,18 @@ class Replay:
             else:
                 self._reopen(items, make=selection.handler is not None, replay=ReplayStep(name, before, positions[-1]))
                 before = positions[-1]
-        if next(left, None) is None:
-            self.administration.end_replay(name)
-        del self._before[selection]
+        if next(left, None) is None and selection.run_status != RunState.FAILED:
+            self.administration.end_replay(name, before)
+        self._before.pop(selection, None)
 
     def position(self, selection: Selection) -> str:
         """Where the last replay of this selection stopped; empty if it came to its end."""
-        stored = self._stored(selection)
-        return "" if stored.startswith(" ") else stored
+        return position_in(self._stored(selection))
 
     def _stored(self, selection: Selection) -> str:
         """What was stored when it was first read: what the runs were counted from is what they are replayed from."""
+        if selection.run_status == RunState.FAILED:
+            return ""
         if selection not in self._before:
             self._before[selection] = self.administration.stored_replay(selection.name(again=self._again))
         return self._before[selection]
@@ -191,14 +192,18 @@ class Replay:
                 replay=replay,
             )
         if replay.name and not results:
-            raise ReplayedElsewhere(
-                "another process replays the same runs, or has just done so; "
-                f"here {counted(self.replayed, 'run')} were replayed. No run is replayed twice. To go on, or to replay "
-                "them again, give the command again when the other has ended"
-            )
+            raise self._replayed_elsewhere(replay.name)
         self.counts.update(zip(results, (keys.split_item(item)[1] for item in items), strict=True))
         self.progress(len(items))
         self._rate.wait(len(items))
+
+    def _replayed_elsewhere(self, name: str) -> ReplayedElsewhere:
+        is_under_way = position_in(self.administration.stored_replay(name))
+        again = "goes on there" if is_under_way else "begins with the first run, also with those that were replayed"
+        return ReplayedElsewhere(
+            f"another process replays the same runs, or has replayed them; {counted(self.replayed, 'run')} replayed "
+            f"here. The command again {again}"
+        )
 
     def _order_of(self, item: str) -> str:
         """The order of a run that has none yet: it is created here, or is older than its handler's `order_by`."""
@@ -210,6 +215,11 @@ class Replay:
             if event := self._events.as_event(event_id):
                 return order_for(order, event)
         return ""  # it is not replayed
+
+
+def position_in(stored: str) -> str:
+    """The position of a replay that has not come to its end."""
+    return "" if stored.startswith(" ") else stored
 
 
 def matching_runs(

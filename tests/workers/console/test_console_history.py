@@ -198,6 +198,7 @@ def test_pages_without_the_history_are_served_while_postgresql_hangs(server: Pos
         look_around(console, stopped(server))
 
 
+@pytest.mark.full
 def test_pages_without_the_history_are_served_while_its_files_are_locked(tmp_path: Path) -> None:
     """They waited five seconds, in all threads."""
     with running_console(tmp_path, more='[history]\nurl = "sqlite"\n') as console:

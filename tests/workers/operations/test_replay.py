@@ -161,13 +161,13 @@ def test_an_interrupted_replay_of_a_selection_replays_no_run_twice(system: Syste
 
 def test_two_processes_that_replay_the_same_replay_no_run_twice(system: System) -> None:
     ids = done_events(system, 60, GREET)
-    command = [sys.executable, "-m", "workers.cli", *SELECTION, "--rate", "20/s", "--config", str(system.config_file)]
+    command = [sys.executable, "-m", "workers.cli", *SELECTION, "--rate", "10/s", "--config", str(system.config_file)]
     both = [Process(command, log=system.folder / f"replay{number}.log") for number in range(2)]
     while any(one.alive for one in both):
         finish_replayed(system)
     assert replays(system, ids) == [1] * 60
     assert sorted(one.wait() for one in both) == [0, 2]
-    assert sum("another process replays the same runs, or has just done so" in one.output() for one in both) == 1
+    assert sum("another process replays the same runs, or has replayed them" in one.output() for one in both) == 1
 
 
 @pytest.mark.parametrize("first", [3, None])
@@ -183,12 +183,46 @@ def test_a_replay_that_was_counted_before_another_of_the_same_began_replays_noth
     finish_replayed(system)
     replayed = replays(system, ids)
     assert sum(replayed) == (first or 5)
-    with pytest.raises(ReplayedElsewhere, match="here 0 runs were replayed"):
+    with pytest.raises(
+        ReplayedElsewhere, match="0 runs replayed here. The command again " + ("goes on" if first else "begins")
+    ):
         other.selection(selection)
     assert replays(system, ids) == replayed
     Replay(system.inbox, events, rate=None, first=None).selection(selection)
     finish_replayed(system)
     assert replays(system, ids) == ([1] * 5 if first else [2] * 5), "it goes on, or begins again"
+
+
+def test_a_replay_that_ends_leaves_the_position_of_another_that_went_on(system: System) -> None:
+    """It waited for its rate after its last run; events that were accepted since are of the other."""
+    ids, selection = done_events(system, 3, GREET), Selection(run_status="done")
+    events = AllEvents(system.client, None)
+    one, other = (Replay(system.inbox, events, rate=None, first=many) for many in (None, 2))
+
+    def meanwhile(_: int) -> None:
+        one.progress = lambda _: None
+        finish_replayed(system)
+        ids.extend(done_events(system, 3, GREET))
+        other.selection(selection)
+        finish_replayed(system)
+
+    one.progress = meanwhile
+    one.selection(selection)
+    assert replays(system, ids) == [1, 1, 1, 1, 1, 0]
+    Replay(system.inbox, events, rate=None, first=None).selection(selection)
+    assert replays(system, ids) == [1] * 6
+
+
+def test_a_replay_comes_to_its_end_although_the_server_is_full(system: System) -> None:
+    ids, selection = done_events(system, 3, GREET), Selection(run_status="done")
+    replay = Replay(system.inbox, AllEvents(system.client, None), rate=None, first=None)
+    system.client.config_set("maxmemory", "1mb")
+    try:
+        replay.selection(selection)
+    finally:
+        system.client.config_set("maxmemory", "0")
+    assert replays(system, ids) == [1] * 3
+    assert replay.position(selection) == ""
 
 
 def test_a_selection_gives_a_new_handler_only_the_events_that_it_wants(system: System) -> None:
