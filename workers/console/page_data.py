@@ -33,8 +33,8 @@ ROWS = 50
 MAX_ARGUMENT = 300
 HISTORY_SECONDS = 60.0
 """After this time a history is opened anew, which notices a newer schema, or that another host has it now."""
-HISTORY_CALLS = 4
-"""Half of the console's threads: the others serve pages without the history while it hangs."""
+HISTORY_CALLS = 2
+"""A sender has a thread more: it serves pages without the history while that hangs."""
 Choice = TypeVar("Choice", bound=str)
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]*")
 _NAME = re.compile(r"[\w.*?\[\]:@|+-]*", re.ASCII)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import re
 import socket
+import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,8 +31,13 @@ RECEIVE_BYTES = 256 << 10
 ARRIVE_SECONDS = 10.0
 SEND_SECONDS = 5.0
 LINGER_SECONDS = 2.0
-OF_ONE, BESIDE_OTHERS = 6, 2
+OF_ONE, BESIDE_OTHERS = 3, 2
 """Threads that a sender may have at a time, alone and while others have some."""
+RECEIVE_SECONDS = 0.05
+"""For which the loop goes on receiving before it gives threads their next requests."""
+SWITCH_SECONDS = 0.0005
+"""How long a thread that computes keeps the others waiting: at each call to Redis, the thread of another page waits so
+long again. With Python's 5 ms a page of 30 calls took 2 s beside costly ones."""
 ANSWER_BYTES = 512 << 10
 """The kernel takes answers up to this size, if it allows as much, and the thread is free for the next request."""
 CHECK_EVERY = 0.5
@@ -96,6 +102,21 @@ class PatientWorker(ThreadWorker):
         self._turns: SenderTurns[TConn] = SenderTurns(self.cfg.threads, OF_ONE, BESIDE_OTHERS)
         self._check_at = 0.0
 
+    def init_process(self) -> None:
+        sys.setswitchinterval(SWITCH_SECONDS)
+        super().init_process()
+
+    def wait_for_and_dispatch_events(self, timeout: float) -> None:
+        """Threads get their next requests once all that has arrived is received: while they compute, the loop takes
+        so long for each connection that those of others would wait behind hundreds of a busy sender."""
+        events, until = self.poller.select(timeout), monotonic() + RECEIVE_SECONDS
+        while events:
+            for key, _ in events:
+                key.data(key.fileobj)
+            events = self.poller.select(0) if monotonic() < until else ()
+        while conn := self._turns.begin():
+            self._begin(conn)
+
     def accept(self, listener: socket.socket) -> None:
         try:
             sock, address = listener.accept()
@@ -134,20 +155,18 @@ class PatientWorker(ThreadWorker):
         elif waiting.request and not waiting.is_in_line and waiting.request.add(data):
             waiting.until, waiting.sender = inf, self._sender_of(conn, waiting.request)
             self._turns.add(waiting.sender, conn)
-            self._begin_what_may()
 
     def _sender_of(self, conn: TConn, request: ArrivingRequest) -> str:
         sender = self._proxies.sender(conn.client[0], {"x-forwarded-for": request.forwarded_for})
         return sender_at(sender, bits=SENDER_BITS)
 
-    def _begin_what_may(self) -> None:
-        while conn := self._turns.begin():
-            request = self._stop_waiting(conn).request
-            assert request
-            # The parser gets no socket: what it would still read would keep a thread waiting.
-            conn.parser = http.get_parser(self.cfg, iter([bytes(request.data)]), conn.client)
-            conn.initialized = True
-            self.enqueue_req(conn)
+    def _begin(self, conn: TConn) -> None:
+        request = self._stop_waiting(conn).request
+        assert request
+        # The parser gets no socket: what it would still read would keep a thread waiting.
+        conn.parser = http.get_parser(self.cfg, iter([bytes(request.data)]), conn.client)
+        conn.initialized = True
+        self.enqueue_req(conn)
 
     def handle_request(self, req: Any, conn: TConn) -> bool:
         """In a thread. Only a large answer waits for the browser here."""
@@ -158,7 +177,6 @@ class PatientWorker(ThreadWorker):
 
     def finish_request(self, conn: TConn, fs: Any) -> None:  # noqa: ARG002  gunicorn's signature
         sender = self._turns.end(conn)
-        self._begin_what_may()
         try:
             conn.sock.shutdown(socket.SHUT_WR)
             self._wait(conn, Waiting(monotonic() + LINGER_SECONDS, sender, None))

@@ -25,7 +25,7 @@ from tests.support.past_events import past_event
 from tests.support.postgres import Postgres, needs_postgres, postgres_server
 from workers.console import page_data
 from workers.console.application import create_app
-from workers.console.web_process import THREADS
+from workers.console.patient_worker import OF_ONE
 from workers.history.call_limit import HistoryLimit
 from workers.history.configured_history import open_history
 from workers.history.past_events import HistoryDatabase, HistoryError, PastEvent
@@ -168,7 +168,7 @@ def look_around(console: RunningConsole, hanging: AbstractContextManager[object]
             assert browser.get("/").status_code == 200
             assert time.monotonic() - began < 2
             texts = [plain(one.result().text) for one in answers]
-        assert any("the history is busy or does not answer: 4 calls are under way" in text for text in texts)
+        assert any("the history is busy or does not answer: 2 calls are under way" in text for text in texts)
         eventually(lambda: FAULT not in browser.text("/events"), what="the history is read again")
 
 
@@ -210,7 +210,7 @@ def test_pages_without_the_history_are_served_while_its_files_are_locked(tmp_pat
 
 
 def test_a_call_waits_for_its_turn_and_not_for_calls_that_hang() -> None:
-    assert 0 < page_data.HISTORY_CALLS < THREADS
+    assert 0 < page_data.HISTORY_CALLS < OF_ONE
     limit, entered, go_on = HistoryLimit(1), threading.Event(), threading.Event()
 
     def call() -> None:
