@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import re
 import socket
-import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,9 +34,6 @@ OF_ONE, BESIDE_OTHERS = 3, 2
 """Threads that a sender may have at a time, alone and while others have some."""
 RECEIVE_SECONDS = 0.05
 """For which the loop goes on receiving before it gives threads their next requests."""
-SWITCH_SECONDS = 0.0005
-"""How long a thread that computes keeps the others waiting: at each call to Redis, the thread of another page waits so
-long again. With Python's 5 ms a page of 30 calls took 2 s beside costly ones."""
 ANSWER_BYTES = 512 << 10
 """The kernel takes answers up to this size, if it allows as much, and the thread is free for the next request."""
 CHECK_EVERY = 0.5
@@ -101,10 +97,6 @@ class PatientWorker(ThreadWorker):
         self._proxies: TrustedProxies = self.app.proxies
         self._turns: SenderTurns[TConn] = SenderTurns(self.cfg.threads, OF_ONE, BESIDE_OTHERS)
         self._check_at = 0.0
-
-    def init_process(self) -> None:
-        sys.setswitchinterval(SWITCH_SECONDS)
-        super().init_process()
 
     def wait_for_and_dispatch_events(self, timeout: float) -> None:
         """Threads get their next requests once all that has arrived is received: while they compute, the loop takes
