@@ -177,7 +177,8 @@ class Administration(ServerUser):
 
     def end_replay(self, name: str, before: str) -> None:
         """The replay has come to its end: another process that began the same meanwhile goes on no more."""
-        self.reopen([], {}, replay=ReplayStep(name, before, f" {secrets.token_hex(8)}"))
+        mark = f" {secrets.token_hex(8)}"
+        script_runner.run_one(self.client, "reopen", keys.CURSOR + name, mark, 0, 0, *NO_STEP, before)
 
     def make_due(self, items: Sequence[str]) -> None:
         """Make delayed runs and retries due at once; the next tick makes them ready."""
