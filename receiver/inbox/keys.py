@@ -95,7 +95,7 @@ Failures
     g:{group}       hash    handler error at first last example retrying failed; s:{store} counts runs, and
                             v:{version} failed attempts.
     gr:{group}      zset    The group's runs, retrying or failed, by time of the last failure (ms).
-    replay:{name}   string  How far an interrupted replay has come.
+    replay:{name}   string  How far a replay has come, or after a space a mark that it has ended.
     bulk:{action}   hash    A bulk action: a replay or drop of many failures; see bulk_actions.py. action selection who
                             groups (JSON, with their handlers) audit count rate first reason; state (trying, running,
                             done, stopped, halted), why, began, ended, position (where its next step begins), due (when,

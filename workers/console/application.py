@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, abort, g, make_response, redirect, render_template, request, url_for
 from redis.exceptions import RedisError
 from werkzeug.exceptions import HTTPException
+from werkzeug.wrappers import Response as AnyResponse
 
 from receiver import __version__, logs
 from receiver.config import Config
@@ -103,7 +104,7 @@ def _own_cookie() -> str:
     return found[1] if found else ""
 
 
-def _admit() -> Response | None:
+def _admit() -> AnyResponse | None:
     """Refuse what is not allowed, before anything is changed, and before a large form is read."""
     if request.method not in ("GET", "HEAD", "POST"):
         abort(405)
@@ -121,7 +122,7 @@ def _admit() -> Response | None:
         if request.method == "POST":
             abort(403, "You are not logged in, or your session has ended.")
         there = request.full_path.rstrip("?")
-        return redirect(url_for("login.form", next=there if len(there) <= MAX_NEXT else None), 303)  # type: ignore[return-value]
+        return redirect(url_for("login.form", next=there if len(there) <= MAX_NEXT else None), 303)
     if request.method == "POST":
         _require_token()
     if request.method == "POST" and g.role == "viewer" and request.endpoint not in FOR_VIEWERS:
